@@ -1,0 +1,248 @@
+"""`plan()`: a trace on a cluster, turned into what every worker will do, before anything is sent."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from genie.errors import InputError
+from genie.replay.communicators import Communicator, CommunicatorTable
+from genie.replay.compute import ComputeModel
+from genie.replay.connections import connect
+from genie.replay.gpu import GpuModel
+from genie.replay.ranks import RankPlan, RankPlanner
+from genie.replay.templates import Template, TemplateTable
+
+if TYPE_CHECKING:
+    from genie.replay.cluster import Cluster
+    from genie.replay.communicators import Communicator as _Communicator
+    from genie.replay.nccl.env import Nccl
+    from genie.replay.nccl.schedule import Schedule
+    from genie.replay.shard import Shard
+    from genie.replay.templates import CallKey
+    from genie.trace import Trace
+
+#: Traffic of one iteration between two NICs.
+NIC_TRAFFIC = np.dtype(
+    [
+        ("src_host", "i4"),
+        ("src_nic", "i2"),
+        ("dst_host", "i4"),
+        ("dst_nic", "i2"),
+        ("nbytes", "i8"),
+        ("messages", "i8"),
+        ("connections", "i4"),
+    ]
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Everything a replay or simulation of one trace on one cluster will do.
+
+    Attributes:
+        trace: The trace.
+        cluster: The cluster with the NCCL settings applied.
+        nccl: NCCL version, environment and choices.
+        communicators: Those the trace uses.
+        templates: Each distinct (call, rank), scheduled once.
+        schedules: (key, communicator, schedule) of each distinct call.
+        ranks: One `RankPlan` a rank.
+        connections: `connections.CONN` rows, the id is the position.
+        connection_traffic: `connections.TRAFFIC` rows of one iteration.
+        compute: Model of compute nodes without a recorded duration.
+        gpu: Model of the GPU's share of a message.
+        warnings: What the user should know before running.
+    """
+
+    trace: Trace
+    cluster: Cluster
+    nccl: Nccl
+    communicators: list[Communicator]
+    templates: list[Template]
+    schedules: list[tuple[CallKey, _Communicator, Schedule]]
+    ranks: list[RankPlan]
+    connections: npt.NDArray[np.void]
+    connection_traffic: npt.NDArray[np.void]
+    compute: ComputeModel
+    gpu: GpuModel
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return len(self.ranks)
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts, which is the number of workers of a replay."""
+        return int(self.cluster.n_hosts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that cross hosts in one iteration, on the wire of the messages."""
+        return int(self.connection_traffic["nbytes"].sum())
+
+    @property
+    def messages(self) -> int:
+        """Messages that cross hosts in one iteration."""
+        return int(self.connection_traffic["messages"].sum())
+
+    @property
+    def digest(self) -> str:
+        """Digest of what will be done: equal plans do the same."""
+        total = hashlib.sha256(self.connections.tobytes())
+        for rank in self.ranks:
+            for array in (rank.cls, rank.delay_ns, rank.template, rank.communicator, rank.deps):
+                total.update(np.ascontiguousarray(array).tobytes())
+        for template in self.templates:
+            total.update(template.program.streams.tobytes())
+            total.update(template.program.ops.tobytes())
+        return total.hexdigest()
+
+    def host_of(self, rank: int) -> int:
+        """Return the host of a global rank."""
+        return int(self.cluster.host_of[rank])
+
+    def ranks_of(self, host: int) -> list[int]:
+        """Return the global ranks of a host."""
+        return [int(rank) for rank in np.flatnonzero(np.asarray(self.cluster.host_of) == host)]
+
+    def traffic(self) -> npt.NDArray[np.void]:
+        """Return `NIC_TRAFFIC` rows: bytes and messages of one iteration between NICs.
+
+        A message leaves through the NIC that NCCL would use, which with PXN may belong to
+        another GPU of the sender's host.
+        """
+        table = self.connections
+        host = np.asarray(self.cluster.host_of)
+        keys = np.stack(
+            [
+                host[table["src"]],
+                table["nic_src"].astype(np.int64),
+                host[table["dst"]],
+                table["nic_dst"].astype(np.int64),
+            ],
+            axis=1,
+        ).astype(np.int64)
+        unique, inverse = np.unique(keys, axis=0, return_inverse=True)
+        made = np.zeros(unique.shape[0], NIC_TRAFFIC)
+        for column, name in enumerate(("src_host", "src_nic", "dst_host", "dst_nic")):
+            made[name] = unique[:, column]
+        inverse = inverse.reshape(-1)
+        np.add.at(made["nbytes"], inverse, self.connection_traffic["nbytes"])
+        np.add.at(made["messages"], inverse, self.connection_traffic["messages"])
+        made["connections"] = np.bincount(inverse, minlength=unique.shape[0])
+        return made[made["messages"] > 0]
+
+    def shard(self, worker: int | None = None) -> Shard:
+        """Return what one worker (one host) needs, or, with None, everything."""
+        from genie.replay.shard import make_shard
+
+        return make_shard(self, worker)
+
+    def describe(self) -> str:
+        """Return the plan as text: calls, traffic per NIC pair, totals."""
+        from genie.replay.plan_text import describe
+
+        return describe(self)
+
+    def __repr__(self) -> str:
+        from genie.units import format_size
+
+        return (
+            f"<Plan: {self.world_size} ranks on {self.n_hosts} hosts ({self.cluster.name}), "
+            f"{len(self.schedules)} distinct calls, {self.messages} messages, "
+            f"{format_size(self.nbytes)} between hosts>"
+        )
+
+    def _repr_html_(self) -> str:
+        import html
+
+        return f"<pre>{html.escape(self.describe())}</pre>"
+
+
+def plan(
+    trace: Trace,
+    cluster: Cluster,
+    *,
+    nccl: Nccl | None = None,
+    compute: ComputeModel | None = None,
+    gpu: GpuModel | None = None,
+) -> Plan:
+    """Work out every message of a trace on a cluster, before anything is sent.
+
+    Args:
+        trace: From `genie.load`.
+        cluster: As many ranks as the trace has.
+        nccl: NCCL version and environment; None is 2.30 with its defaults.
+        compute: Roofline for compute nodes without a duration; None is the cluster's GPU.
+        gpu: GPU-time model; None is its defaults.
+
+    Raises:
+        TraceError: The trace cannot be replayed.
+        InputError: Trace and cluster differ in size.
+        ScheduleError: NCCL would not run one of the collectives as set.
+    """
+    from genie.replay.nccl.env import Nccl as NcclClass
+
+    trace.check()
+    if trace.world_size != cluster.n_ranks:
+        raise InputError(
+            f"the trace has {trace.world_size} ranks, the cluster {cluster.name} has "
+            f"{cluster.n_ranks} ({cluster.n_hosts} hosts): give a cluster of the trace's size"
+        )
+    nccl = NcclClass() if nccl is None else nccl
+    effective = cluster.with_nccl(nccl)
+    compute = ComputeModel.for_sm(effective.sm) if compute is None else compute
+    communicators = CommunicatorTable(trace, effective)
+    templates = TemplateTable(nccl)
+    planner = RankPlanner(trace, communicators, templates, compute)
+    ranks = [planner.plan(rank) for rank in range(trace.world_size)]
+    uses: dict[tuple[int, int], int] = {}
+    for rank in ranks:
+        used = rank.template >= 0
+        pairs, counts = np.unique(
+            np.stack([rank.communicator[used], rank.template[used]], axis=1),
+            axis=0,
+            return_counts=True,
+        )
+        for (comm, template), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+            uses[comm, template] = uses.get((comm, template), 0) + count
+    connections, traffic = connect(uses, communicators.all, templates.all)
+    made = Plan(
+        trace=trace,
+        cluster=effective,
+        nccl=nccl,
+        communicators=communicators.all,
+        templates=templates.all,
+        schedules=templates.schedules,
+        ranks=ranks,
+        connections=connections,
+        connection_traffic=traffic,
+        compute=compute,
+        gpu=GpuModel() if gpu is None else gpu,
+    )
+    made.warnings.extend(_warnings(made))
+    return made
+
+
+def _warnings(plan: Plan) -> list[str]:
+    """Return what a user should know before running this plan."""
+    found = list(plan.trace.warnings)
+    if plan.n_hosts == 1:
+        found.append("all ranks are on one host: there are no network messages")
+    elif plan.messages == 0:
+        found.append("no communication of this trace crosses hosts")
+    inexact = [c.name for c in plan.communicators if not c.cluster.exact]
+    if inexact:
+        shown = ", ".join(inexact[:8]) + (" …" if len(inexact) > 8 else "")
+        found.append(
+            f"schedules of {len(inexact)} communicators ({shown}) follow NCCL's rules outside "
+            "the machines they were checked on (exact=False)"
+        )
+    return found

@@ -1,0 +1,163 @@
+"""`simulate()`: the same engine and schedules as a replay, over a model network in virtual time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from genie.errors import InputError
+from genie.replay import tables
+from genie.replay.assemble import assemble, plan_manifest
+from genie.replay.network import Network
+from genie.replay.plan import Plan
+from genie.replay.plan import plan as make_plan
+
+if TYPE_CHECKING:
+    from genie._core.engine import Engine
+    from genie.replay.cluster import Cluster
+    from genie.replay.compute import ComputeModel
+    from genie.replay.gpu import GpuModel
+    from genie.replay.nccl.env import Nccl
+    from genie.replay.recording import Recording
+    from genie.trace import Trace
+
+
+def simulate(
+    trace: Trace | Plan,
+    cluster: Cluster | None = None,
+    *,
+    network: Network | None = None,
+    nccl: Nccl | None = None,
+    iterations: int = 1,
+    warmup: int = 0,
+    time_scale: float = 1.0,
+    compute: ComputeModel | None = None,
+    gpu: GpuModel | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    log_messages: bool = True,
+) -> Recording:
+    """Run a trace on a model network and return what happened, exact and repeatable.
+
+    Args:
+        trace: From `genie.load`, or a `Plan`.
+        cluster: Needed unless `trace` is a plan.
+        network: Rates and latency; None is the cluster's NICs plus 2 us.
+        nccl: NCCL version and environment.
+        iterations: Measured iterations.
+        warmup: Iterations before them, recorded with negative numbers.
+        time_scale: Factor on compute times.
+        compute: Roofline for compute nodes without a duration.
+        gpu: GPU-time model.
+        progress: Called with (nodes done, nodes in all) about every 100 ms.
+        log_messages: Keep the `messages` table.
+
+    Raises:
+        GenieError: As `genie.plan`; also when a failed link leaves work that cannot end.
+    """
+    if isinstance(trace, Plan):
+        made = trace
+    elif cluster is None:
+        raise InputError(
+            "simulate needs a cluster, such as genie.Cluster.preset('h100x8', hosts=2)"
+        )
+    else:
+        made = make_plan(trace, cluster, nccl=nccl, compute=compute, gpu=gpu)
+    network = Network() if network is None else network
+    shard = made.shard()
+    engine = shard.engine(clock="virtual")
+    _set_network(engine, made, network)
+    status = engine.run(
+        iterations=iterations,
+        warmup=warmup,
+        time_scale=time_scale,
+        progress=progress,
+        log_messages="network" if log_messages else "none",
+    )
+    return _record(made, network, shard, engine, status, iterations, warmup, time_scale)
+
+
+def _set_network(engine: Engine, plan: Plan, network: Network) -> None:
+    """Give the engine one link out of and one into every NIC that the plan uses."""
+    from genie._core.engine import NETWORK_EVENT
+    from genie._core.links import nic_links
+
+    gbps = plan.cluster.nic_gbps if network.nic_gbps is None else network.nic_gbps
+    rate = gbps
+    if network.header_bytes:
+        rate *= network.mtu / (network.mtu + network.header_bytes)
+    host_of = np.asarray(plan.cluster.host_of, np.int32)
+    # Half of the latency on each side, so that a path of two links has all of it.
+    links = nic_links(plan.connections, host_of, rate, network.latency_ns)
+    events = np.zeros(2 * len(network.events), NETWORK_EVENT)
+    used = 0
+    for event in network.events:
+        for direction in ("out", "in"):
+            link = links.index.get((event.host, event.nic, direction))
+            if link is None:
+                continue
+            scale = rate / gbps
+            events[used] = (event.at_ns, link, event.gbps * scale)
+            used += 1
+    engine.set_network(
+        links.rate,
+        links.latency_ns,
+        links.path_indptr,
+        links.path,
+        names=links.names,
+        cts_latency_ns=network.cts_latency_ns,
+        events=events[:used],
+    )
+
+
+def _record(
+    plan: Plan,
+    network: Network,
+    shard: Any,
+    engine: Engine,
+    status: str,
+    iterations: int,
+    warmup: int,
+    time_scale: float,
+) -> Recording:
+    """Return the Recording of a finished engine."""
+    from genie.replay.provenance import provenance
+    from genie.replay.recording import Recording
+
+    found, labels = assemble(shard, engine.ops(), engine.messages(), engine.connections())
+    complete = status == "done"
+    if not complete:
+        failures = tables.empty("failures", 1)
+        failures["error"], failures["message"] = 0, 0
+        failures["rank"] = failures["worker"] = -1
+        found["failures"] = failures
+        text = engine.explain()
+        labels["failures", "error"] = ("ReplayTimeoutError",)
+        labels["failures", "message"] = (text,)
+        print(f"genie simulate: {status}: {text}", file=sys.stderr)
+    manifest = (
+        provenance(plan)
+        | plan_manifest(shard)
+        | {
+            "mode": "simulate",
+            "clock": "virtual",
+            "complete": complete,
+            "incomplete": "" if complete else f"simulation {status}",
+            "warnings": plan.warnings,
+            "iterations": iterations,
+            "warmup": warmup,
+            "time_scale": time_scale,
+            "transport": "sim",
+            "network": {
+                "nic_gbps": network.nic_gbps or float(plan.cluster.nic_gbps),
+                "latency_ns": network.latency_ns,
+                "cts_latency_ns": network.cts_latency_ns,
+                "events": [[e.at_ns, e.host, e.nic, e.gbps] for e in network.events],
+            },
+            "endpoints": [],
+            "devices": [],
+        }
+    )
+    return Recording(found, manifest, labels)

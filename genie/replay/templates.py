@@ -1,0 +1,203 @@
+"""Which NCCL calls a trace makes: each distinct call is scheduled once and shared by its nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from genie.errors import TraceError
+from genie.replay.communicators import Communicator
+from genie.replay.sizes import call_size
+from genie.trace.kinds import dtype_bytes
+
+if TYPE_CHECKING:
+    from genie.replay.nccl.env import Nccl
+    from genie.replay.nccl.program import Program
+    from genie.replay.nccl.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class CallKey:
+    """What makes two NCCL calls the same call.
+
+    Attributes:
+        kind: Collective, or "send" / "recv".
+        count: NCCL's count.
+        dtype: Element type.
+        root: Root rank in the communicator, 0 where there is none.
+        shape: Identity of the communicator's cluster object.
+        peer: For send/recv the other rank in the communicator, else -1.
+        splits: Digest of an uneven all_to_all's byte matrix, else b"".
+    """
+
+    kind: str
+    count: int
+    dtype: str
+    root: int
+    shape: int
+    peer: int = -1
+    splits: bytes = b""
+
+
+@dataclass(frozen=True, eq=False)
+class Template:
+    """One rank's part of a call: the unit that the engine stores once.
+
+    Attributes:
+        index: Position in `Plan.templates`.
+        key: The call.
+        rank: Rank in the communicator.
+        program: What that rank does.
+        algorithm: NCCL algorithm ("ring", …, "p2p" for sends and receives).
+        protocol: "ll", "ll128" or "simple".
+        sends: Rows (peer, channel, conn, nbytes, messages) of messages to other hosts.
+        receives: Rows (peer, channel, conn) of connections from other hosts.
+    """
+
+    index: int
+    key: CallKey
+    rank: int
+    program: Program
+    algorithm: str
+    protocol: str
+    sends: npt.NDArray[np.int64] = field(repr=False)
+    receives: npt.NDArray[np.int64] = field(repr=False)
+
+
+def _peers(program: Program) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the (sends, receives) tables of one program's network messages."""
+    from genie.replay.nccl.program import INTRA, SEND
+
+    ops, streams = program.ops, program.streams
+    channel = np.repeat(streams["channel"].astype(np.int64), streams["count"])
+    away = (ops["flags"] & INTRA) == 0
+    tables = []
+    for is_send in (True, False):
+        keep = away & ((ops["kind"] == SEND) == is_send)
+        rows = np.stack(
+            [
+                ops["peer"][keep].astype(np.int64),
+                channel[keep],
+                ops["conn"][keep].astype(np.int64),
+            ],
+            axis=1,
+        )
+        unique, inverse, counts = np.unique(rows, axis=0, return_inverse=True, return_counts=True)
+        if is_send:
+            nbytes = np.zeros(unique.shape[0], np.int64)
+            np.add.at(nbytes, inverse.reshape(-1), ops["nbytes"][keep].astype(np.int64))
+            unique = np.column_stack([unique, nbytes, counts])
+        tables.append(unique)
+    return tables[0], tables[1]
+
+
+class TemplateTable:
+    """Makes each distinct (call, rank) once."""
+
+    def __init__(self, nccl: Nccl | None) -> None:
+        self._nccl = nccl
+        self._schedules: dict[CallKey, Schedule] = {}
+        self._templates: dict[tuple[CallKey, int], Template] = {}
+        self.all: list[Template] = []
+        self.schedules: list[tuple[CallKey, Communicator, Schedule]] = []
+
+    def collective(
+        self,
+        kind: str,
+        nbytes: int,
+        dtype: str | None,
+        root: int,
+        communicator: Communicator,
+        splits: npt.NDArray[np.int64] | None = None,
+    ) -> CallKey:
+        """Return the key of a collective, scheduling it if it is new.
+
+        Args:
+            kind: Collective as the trace spells it.
+            nbytes: The node's `comm_size` in bytes.
+            dtype: Element type or None.
+            root: Root rank in the communicator.
+            communicator: Where it runs.
+            splits: Bytes from each rank to each rank for an uneven all_to_all.
+        """
+        from genie.replay.nccl.schedule import schedule
+
+        size = call_size(kind, nbytes, communicator.n_ranks, dtype)
+        if kind == "all_to_all" and splits is None and size.padded_bytes:
+            splits = _even_splits(nbytes, communicator.n_ranks)
+        digest = b""
+        if splits is not None:
+            import hashlib
+
+            digest = hashlib.sha256(np.ascontiguousarray(splits).tobytes()).digest()
+        key = CallKey(kind, size.count, size.dtype, root, id(communicator.cluster), splits=digest)
+        if key not in self._schedules:
+            extra = {}
+            if splits is not None:
+                element = dtype_bytes(size.dtype)
+                if (splits % element).any():
+                    raise TraceError(f"all_to_all splits are not whole {size.dtype} elements")
+                extra["splits"] = splits // element
+            made = schedule(
+                kind,
+                count=size.count,
+                dtype=size.dtype,
+                cluster=communicator.cluster,
+                nccl=self._nccl,
+                root=root,
+                **extra,
+            )
+            self._schedules[key] = made
+            self.schedules.append((key, communicator, made))
+        return key
+
+    def point_to_point(
+        self, kind: str, nbytes: int, me: int, peer: int, communicator: Communicator
+    ) -> CallKey:
+        """Return the key of one send or receive of `nbytes` bytes between two ranks."""
+        from genie.replay.nccl.schedule import p2p_group
+
+        key = CallKey(kind, nbytes, "int8", me, id(communicator.cluster), peer=peer)
+        if key not in self._schedules:
+            sends = [(peer, nbytes)] if kind == "send" else []
+            recvs = [(peer, nbytes)] if kind == "recv" else []
+            made = p2p_group(sends, recvs, communicator.cluster, self._nccl, me)
+            self._schedules[key] = made
+            self.schedules.append((key, communicator, made))
+        return key
+
+    def template(self, key: CallKey, rank: int) -> Template:
+        """Return `rank`'s part of call `key` (rank in its communicator)."""
+        found = self._templates.get((key, rank))
+        if found is not None:
+            return found
+        made = self._schedules[key]
+        program = made.program(rank)
+        sends, receives = _peers(program)
+        choice = getattr(made, "choice", None)
+        template = Template(
+            index=len(self.all),
+            key=key,
+            rank=rank,
+            program=program,
+            algorithm=choice.algorithm if choice is not None else "p2p",
+            protocol=choice.protocol if choice is not None else "simple",
+            sends=sends,
+            receives=receives,
+        )
+        self.all.append(template)
+        self._templates[key, rank] = template
+        return template
+
+
+def _even_splits(nbytes: int, n: int) -> npt.NDArray[np.int64]:
+    """Return the byte matrix of an all_to_all whose input does not divide by `n`.
+
+    The first `nbytes % n` peers get one byte more, as torch.tensor_split would.
+    """
+    row = np.full(n, nbytes // n, np.int64)
+    row[: nbytes % n] += 1
+    return np.tile(row, (n, 1))
