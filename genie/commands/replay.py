@@ -1,0 +1,80 @@
+"""`genie replay`: a trace over the real network."""
+
+from __future__ import annotations
+
+import argparse
+
+from genie.commands import common
+from genie.units import parse_time
+
+HELP = "replay a trace over the real network"
+
+
+def add_endpoints(parser: argparse.ArgumentParser) -> None:
+    """Add where workers run and how they talk."""
+    parser.add_argument(
+        "--endpoints",
+        nargs="+",
+        default=["local:2"],
+        metavar="ENDPOINT",
+        help="local:N, HOST[/NIC[,NIC…]] …, or a file of one endpoint a line (default local:2)",
+    )
+    parser.add_argument(
+        "--transport", default="auto", choices=["auto", "tcp", "verbs"], help="default %(default)s"
+    )
+    parser.add_argument(
+        "--timeout",
+        default="60s",
+        metavar="TIME",
+        help="give up when nothing moves for this long (default %(default)s)",
+    )
+
+
+def endpoints(args: argparse.Namespace) -> str | list[str]:
+    """Return the endpoints as the function takes them."""
+    given: list[str] = args.endpoints
+    return given[0] if len(given) == 1 else given
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the verb's options."""
+    common.add_trace(parser)
+    add_endpoints(parser)
+    common.add_cluster(parser, required=False)
+    common.add_nccl(parser)
+    parser.add_argument("--iterations", type=int, default=1, help="default %(default)s")
+    parser.add_argument("--warmup", type=int, default=0, help="default %(default)s")
+    parser.add_argument("--time-scale", type=float, default=1.0, help="factor on compute time")
+    parser.add_argument("--no-gpu-model", action="store_true", help="leave the GPU-time model out")
+    parser.add_argument("--perfetto", metavar="DIR", help="write a Chrome/Perfetto trace per rank")
+    common.add_output(parser)
+    common.add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replay and print a table of every collective."""
+    from genie.replay.gpu import GpuModel
+    from genie.replay.run import replay
+
+    common.check_output(args)
+    recording = replay(
+        common.load_trace(args),
+        endpoints(args),
+        cluster=common.parse_cluster(args.cluster),
+        nccl=common.parse_nccl(args),
+        transport=args.transport,
+        iterations=args.iterations,
+        warmup=args.warmup,
+        time_scale=args.time_scale,
+        gpu=GpuModel.off() if args.no_gpu_model else None,
+        timeout=parse_time(args.timeout) / 1e9,
+        progress=common.progress_bar("replay"),
+    )
+    code = common.finish(args, recording)
+    if args.perfetto:
+        from genie.replay.perfetto import export
+
+        export(recording, args.perfetto)
+        if not args.json:
+            print(f"perfetto: {args.perfetto}")
+    return code
