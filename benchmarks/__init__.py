@@ -1,0 +1,1 @@
+"""What to beat, measured side by side: `python -m benchmarks` runs all and writes RESULTS.md."""
