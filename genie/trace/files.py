@@ -1,0 +1,210 @@
+"""Finding the files of a trace set, and the bytes in them."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from genie.errors import TraceError
+
+_RANK_FILE = re.compile(r"(?P<prefix>.+)\.(?P<rank>[0-9]+)\.(?P<kind>et|eg|json)(?:\.gz)?")
+_GZIP = b"\x1f\x8b"
+MOST_RANKS_MISSING = 4096
+
+
+@dataclass
+class FileSet:
+    """The files of one trace set, by rank."""
+
+    folder: Path
+    prefix: str
+    files: dict[int, Path]
+    warnings: list[str] = field(default_factory=list)
+    other_prefixes: tuple[str, ...] = ()
+
+
+class Source:
+    """The bytes of one file: mapped while they are scanned, read again when names are asked for.
+
+    A file that stays mapped would end the process (SIGBUS) once somebody truncates it, so the
+    mapping lives only as long as a scan, and what is read later is checked to be the same file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.problem: TraceError | None = None
+        self._data: bytes | None = None
+        try:
+            with open(path, "rb") as file:
+                status = os.fstat(file.fileno())
+                self._identity = (status.st_size, status.st_mtime_ns)
+                if file.read(2) == _GZIP:
+                    file.seek(0)
+                    self._data = self._gunzip(file.read())
+        except OSError as error:
+            raise TraceError(f"{path}: {error.strerror or error}", path=str(path)) from error
+
+    def _gunzip(self, packed: bytes) -> bytes:
+        parts: list[bytes] = []
+        while packed:
+            unzip = zlib.decompressobj(wbits=31)
+            try:
+                parts.append(unzip.decompress(packed))
+            except (zlib.error, MemoryError) as error:
+                self._spoilt(f"not readable as gzip: {error}")
+                break
+            if not unzip.eof:
+                self._spoilt("gzip data cut short")
+                break
+            packed = unzip.unused_data
+            if packed and not packed.startswith(_GZIP):
+                if packed.strip(b"\0"):
+                    self._spoilt(f"{len(packed)} bytes after the end of the gzip data")
+                break
+        return b"".join(parts)
+
+    def _spoilt(self, why: str) -> None:
+        self.problem = TraceError(f"{self.path}: {why}", path=str(self.path))
+
+    @property
+    def compressed(self) -> bool:
+        """Whether the file is gzip; its content is then in memory."""
+        return self._data is not None
+
+    @property
+    def size(self) -> int:
+        """Bytes of the content."""
+        return self._identity[0] if self._data is None else len(self._data)
+
+    @contextlib.contextmanager
+    def view(self) -> Iterator[mmap.mmap | bytes]:
+        """Give the content as one buffer."""
+        if self._data is not None:
+            yield self._data
+            return
+        with open(self.path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if (status.st_size, status.st_mtime_ns) != self._identity:
+                raise TraceError(
+                    f"{self.path}: changed since it was loaded", path=str(self.path)
+                )
+            if status.st_size == 0:
+                yield b""
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+                yield mapped
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Return `length` bytes of the content from `offset` on."""
+        if self._data is not None:
+            return self._data[offset : offset + length]
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+
+def find(path: str | os.PathLike[str]) -> FileSet:
+    """Return the files of the set that `path` names: a folder, a prefix, or a single file.
+
+    Raises:
+        TraceError: There is none, or there is more than one.
+    """
+    target = Path(path)
+    if target.is_dir():
+        return _in_folder(target)
+    if target.is_file():
+        return _single(target)
+    folder = target.parent
+    sets = _sets(folder) if folder.is_dir() else {}
+    name = target.name.rstrip(".")
+    if name in sets:
+        return _choose(folder, name, sets)
+    known = f"; {folder} holds the prefixes {_listed(sets)}" if sets else ""
+    raise TraceError(f"no trace at {target}: no such file, folder or prefix{known}", path=str(path))
+
+
+def _listed(names: object, most: int = 8) -> str:
+    ordered = sorted(str(name) for name in names)  # type: ignore[attr-defined]
+    more = f" and {len(ordered) - most} more" if len(ordered) > most else ""
+    return ", ".join(ordered[:most]) + more
+
+
+def _sets(folder: Path) -> dict[str, dict[str, list[tuple[int, Path]]]]:
+    # prefix -> "et" or "json" -> [(rank, file)]
+    found: dict[str, dict[str, list[tuple[int, Path]]]] = defaultdict(lambda: defaultdict(list))
+    for entry in sorted(folder.iterdir()):
+        match = _RANK_FILE.fullmatch(entry.name)
+        if match and entry.is_file():
+            kind = "json" if match["kind"] == "json" else "et"
+            found[match["prefix"]][kind].append((int(match["rank"]), entry))
+    return found
+
+
+def _choose(
+    folder: Path, prefix: str, sets: dict[str, dict[str, list[tuple[int, Path]]]]
+) -> FileSet:
+    kinds = sets[prefix]
+    kind = "et" if "et" in kinds else "json"
+    files: dict[int, Path] = {}
+    for rank, file in kinds[kind]:
+        if rank in files:
+            raise TraceError(
+                f"two files for rank {rank}: {files[rank]} and {file}",
+                path=str(file),
+                rank=rank,
+            )
+        files[rank] = file
+    chosen = FileSet(folder, prefix, dict(sorted(files.items())))
+    chosen.other_prefixes = tuple(name for name in sets if name != prefix)
+    if kind == "et" and "json" in kinds:
+        chosen.warnings.append(
+            f"{len(kinds['json'])} JSON files with the prefix {prefix} were passed over: "
+            "the .et files were read"
+        )
+    return chosen
+
+
+def _in_folder(folder: Path) -> FileSet:
+    sets = _sets(folder)
+    prefixes = [name for name, kinds in sets.items() if "et" in kinds] or list(sets)
+    if len(prefixes) > 1:
+        raise TraceError(
+            f"{folder} holds {len(prefixes)} trace sets; give one of the prefixes: "
+            + _listed(str(folder / name) for name in prefixes),
+            path=str(folder),
+        )
+    if prefixes:
+        return _choose(folder, prefixes[0], sets)
+    from genie.trace.groups import is_group_file
+
+    files = [
+        entry
+        for entry in sorted(folder.iterdir())
+        if entry.is_file() and not entry.name.startswith(".") and not is_group_file(entry)
+    ]
+    if len(files) == 1:
+        return FileSet(folder, files[0].name, {0: files[0]})
+    found = f"it holds {_listed(file.name for file in files)}" if files else "it is empty"
+    raise TraceError(f"no <prefix>.<rank>.et files in {folder}: {found}", path=str(folder))
+
+
+def _single(file: Path) -> FileSet:
+    match = _RANK_FILE.fullmatch(file.name)
+    if match is None:
+        return FileSet(file.parent, file.name, {0: file})
+    chosen = FileSet(file.parent, match["prefix"], {int(match["rank"]): file})
+    sets = _sets(file.parent)
+    chosen.other_prefixes = tuple(name for name in sets if name != match["prefix"])
+    siblings = sum(len(found) for found in sets[match["prefix"]].values()) - 1
+    if siblings > 0:
+        chosen.warnings.append(
+            f"only {file.name} was read; {siblings} more files have the prefix {match['prefix']}"
+        )
+    return chosen
