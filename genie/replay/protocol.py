@@ -5,7 +5,7 @@ type is refused as a whole. In the order of a run:
 
     worker                         coordinator
     Hello            ->
-                                   <-  Blob "shard" + Chunk...     (or Refuse)
+                                   <-  Setup, Blob "shard" + Chunk...     (or Refuse)
     Ready            ->            <-  Peers
     Connected        ->
                      (Ping/Pong: clocks, now and until the end)
@@ -56,13 +56,33 @@ class Refuse(Message, frozen=True):
     reason: str
 
 
+class Setup(Message, frozen=True):
+    """What the worker shall do, beside its shard."""
+
+    workers: int
+    transport: str
+    nics: tuple[tuple[str, int], ...]
+    """(name, port) of the endpoint's devices; port 0: the first active."""
+    address: str
+    """Where to listen for other workers when no nic is named ("" = the transport decides)."""
+    iterations: int
+    warmup: int
+    time_scale: float
+    timeout: float
+    """Seconds for connecting, and without progress before the watchdog reports."""
+    spin: bool
+    log_messages: str
+    options: dict[str, Any] = {}
+
+
 class Blob(Message, frozen=True):
-    """`size` bytes follow in Chunks; `raw_size` after decompression."""
+    """`size` bytes follow in Chunks, zlib-compressed when `raw_size` differs."""
 
     name: str
     size: int
     raw_size: int
     sha256: bytes
+    """Of the bytes before compression."""
 
 
 class Chunk(Message, frozen=True):
@@ -148,6 +168,7 @@ class Bye(Message, frozen=True):
 AnyMessage: TypeAlias = (
     Hello
     | Refuse
+    | Setup
     | Blob
     | Chunk
     | Ready
