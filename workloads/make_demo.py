@@ -42,7 +42,7 @@ def rank_trace(rank: int) -> Builder:
     """Build one rank's step."""
     tp, dp = f"tp{rank // TP}", f"dp{rank % TP}"
     attention, mlp = 4 * HIDDEN * HIDDEN, 8 * HIDDEN * HIDDEN
-    made = Builder(rank)
+    made = Builder()
     node = made.node
 
     def comp(name: str, ns: int, after: list[int]) -> int:

@@ -162,7 +162,7 @@ def _write(
     scale = n if kind in ("reduce_scatter", "reduce_scatter_block", "all_to_all", "scatter") else 1
     ranks = []
     for rank in range(n):
-        made = Builder(rank)
+        made = Builder()
         last: list[int] = []
         for size in call_bytes:
             for i in range(repeat):

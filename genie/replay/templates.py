@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from genie.errors import TraceError
 from genie.replay.communicators import Communicator
 from genie.replay.sizes import call_size
-from genie.trace.kinds import dtype_bytes
 
 if TYPE_CHECKING:
     from genie.replay.nccl.env import Nccl
@@ -128,27 +127,23 @@ class TemplateTable:
         size = call_size(kind, nbytes, communicator.n_ranks, dtype)
         if kind == "all_to_all" and splits is None and size.padded_bytes:
             splits = _even_splits(nbytes, communicator.n_ranks)
-        digest = b""
-        if splits is not None:
-            import hashlib
-
+        shape = id(communicator.cluster)
+        if splits is None:
+            key = CallKey(kind, size.count, size.dtype, root, shape)
+        else:
             digest = hashlib.sha256(np.ascontiguousarray(splits).tobytes()).digest()
-        key = CallKey(kind, size.count, size.dtype, root, id(communicator.cluster), splits=digest)
+            key = CallKey(kind, nbytes, "int8", root, shape, splits=digest)
         if key not in self._schedules:
-            extra = {}
-            if splits is not None:
-                element = dtype_bytes(size.dtype)
-                if (splits % element).any():
-                    raise TraceError(f"all_to_all splits are not whole {size.dtype} elements")
-                extra["splits"] = splits // element
             made = schedule(
                 kind,
-                count=size.count,
-                dtype=size.dtype,
+                count=None if splits is not None else size.count,
+                dtype=key.dtype,
                 cluster=communicator.cluster,
                 nccl=self._nccl,
                 root=root,
-                **extra,
+                splits=splits,
+                # PyTorch makes no call for an empty split (spec golden/sub README, dropZeros).
+                drop_zeros=splits is not None,
             )
             self._schedules[key] = made
             self.schedules.append((key, communicator, made))
