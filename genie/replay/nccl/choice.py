@@ -121,7 +121,7 @@ def choose(
         nbytes = model_bytes(function, count, dtype_size(name), cluster.n_ranks)
         choice = decide(function, nbytes, name, op_name(op), cluster, nccl)
         found.choices[key] = choice
-    return choice  # type: ignore[no-any-return]
+    return choice
 
 
 def model_bytes(function: int, count: int, size: int, ranks: int) -> int:

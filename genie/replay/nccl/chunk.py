@@ -10,7 +10,6 @@ from genie.replay.nccl.choice import Choice
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.model import log2_floor
 from genie.replay.nccl.names import ALL_GATHER, ALL_REDUCE, REDUCE_SCATTER
-from genie.replay.nccl.nvls import nvls_limits
 from genie.replay.nccl.versions import Switch
 
 if TYPE_CHECKING:
@@ -60,23 +59,6 @@ def nvls_heads(cluster: Cluster) -> int:
     return 0 if graph is None else graph.n_channels
 
 
-def nvls_tree_chunk(cluster: Cluster, nccl: Nccl) -> int:
-    """Return the most bytes of a head's chunk in an NVLS tree, environment applied."""
-    limits = nvls_limits(
-        nccl.version,
-        cluster.n_hosts,
-        cluster.sm,
-        cluster.nic_gbps,
-        cluster.graphs["nvls"].type_inter,
-        cluster.min_ranks_per_host,
-    )
-    chunk = nccl.get_int("NCCL_NVLS_CHUNKSIZE", limits.chunk_bytes)
-    tree = limits.tree_max_chunk_bytes
-    if cluster.sm < 100 and cluster.n_hosts < 4:
-        tree = chunk
-    return min(chunk, nccl.get_int("NCCL_NVLSTREE_MAX_CHUNKSIZE", tree))
-
-
 def chunk_bytes(
     function: int,
     choice: Choice,
@@ -115,10 +97,9 @@ def chunk_bytes(
         while chunk * concurrent > nbytes and chunk > 65536:
             chunk //= 2
     elif choice.algorithm in ("nvls", "nvls_tree"):
-        if choice.algorithm == "nvls":
-            chunk = min(chunk, nccl.get_int("NCCL_NVLS_CHUNKSIZE", 131072))
-        else:
-            chunk = nvls_tree_chunk(cluster, nccl)
+        chunk = cluster.nvls_chunk_bytes
+        if choice.algorithm == "nvls_tree":
+            chunk = min(chunk, cluster.nvls_tree_max_chunk_bytes)
         heads = nvls_heads(cluster)
         for many, least in _NVLS_STEPS:
             if nbytes < many * channels * heads * chunk and chunk > least:

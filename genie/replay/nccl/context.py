@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.model import Model, build_model
@@ -24,14 +23,10 @@ class Context:
     parts: dict[Any, Any] = field(default_factory=dict)
 
 
-_contexts: WeakKeyDictionary[Any, dict[Nccl, Context]] = WeakKeyDictionary()
-
-
 def context(cluster: Cluster, nccl: Nccl) -> Context:
     """Return the context of `cluster` (with its environment applied) and `nccl`."""
-    by_nccl = _contexts.get(cluster)
-    if by_nccl is None:
-        by_nccl = _contexts[cluster] = {}
+    # Kept on the cluster itself, so that it goes when the cluster goes.
+    by_nccl: dict[Nccl, Context] = cluster.__dict__.setdefault("_nccl_contexts", {})
     found = by_nccl.get(nccl)
     if found is None:
         found = by_nccl[nccl] = Context(build_model(cluster, nccl))

@@ -177,13 +177,12 @@ def _read_env(env: Mapping[str, object]) -> dict[str, str]:
             raise InputError(f"not an NCCL variable: {name!r} (names start with NCCL_)")
         if value is None:
             continue
-        if isinstance(value, bool):
-            value = int(value)
         if not isinstance(value, str | int):
             raise InputError(f"{name}={value!r}: expected text or a number")
+        text = str(int(value)) if isinstance(value, bool) else str(value).strip()
         # NCCL reads an empty value as an unset variable.
-        if str(value).strip():
-            found[name] = str(value).strip()
+        if text:
+            found[name] = text
     return found
 
 

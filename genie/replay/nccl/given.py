@@ -93,9 +93,6 @@ def read_choices(choices: Choices | None) -> tuple[Given, ...]:
         return _read_csv(Path(choices))
     rows = []
     for position, row in enumerate(choices):
-        if isinstance(row, Given):
-            rows.append(row)
-            continue
         if not isinstance(row, Mapping):
             raise InputError(f"choices[{position}] is not a dict: {row!r}")
         where = f"choices[{position}]"

@@ -34,7 +34,6 @@ from genie.replay.nccl.names import (
     SIMPLE,
     TREE,
 )
-from genie.replay.nccl.nvls import PATH_NVB, PATH_NVL, PATH_PXB, PATH_PXN
 from genie.replay.nccl.versions import Switch
 
 if TYPE_CHECKING:
@@ -51,6 +50,9 @@ LL128_CAPABILITIES: Switch[tuple[int, ...]] = Switch(
 MAY_BE_EMPTY = Switch("restrictions may leave nothing", {"2.20.5": False, "2.24.3": True})
 
 TREE_PATTERN = 3
+
+#: Path types, in 2.30's codes whatever the release (`genie.replay.clusters.graph.PATHS`).
+PATH_NVL, PATH_NVB, PATH_PXB, PATH_PXN = 1, 2, 5, 7
 
 Entry = tuple[float, float]
 

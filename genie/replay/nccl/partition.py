@@ -115,7 +115,7 @@ def parts(choice: Choice, kind: str, count: int, dtype: str, cluster: Cluster, n
     if array is None:
         array = split([Load(function, size, choice)], cluster, nccl)[0]
         found.parts[key] = array
-    return array  # type: ignore[no-any-return]
+    return array
 
 
 def traffic_per_byte(function: int, ranks: int) -> int:
@@ -173,10 +173,7 @@ def _deal(loads: Sequence[Load], cluster: Cluster, nccl: Nccl, rules: CellRules)
             usable = min(sum(load.choice.channels for load in mine), channels)
             total = sum(load_traffic(load, ranks, rules) for load in mine)
             share = total // usable
-            if rules.share_rounded:
-                share = round_up(share, 16)
-            else:
-                share = max(rules.minimum, share)
+            share = round_up(share, 16) if rules.share_rounded else max(rules.minimum, share)
             dealers[nvls] = _Dealer(channels, share, rules)
     result = []
     for load in loads:

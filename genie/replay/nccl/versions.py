@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from genie.errors import InputError
 
@@ -112,7 +112,7 @@ class Switch(Generic[T]):
             before it, as the rules start at 2.20.5.
     """
 
-    registry: dict[str, Switch[object]] = {}
+    registry: ClassVar[dict[str, Switch[Any]]] = {}
 
     def __init__(self, name: str, values: Mapping[str, T]) -> None:
         self.name = name
@@ -120,7 +120,7 @@ class Switch(Generic[T]):
         self.since = [row[0] for row in rows]
         self.values = [row[1] for row in rows]
         self._known: dict[Version, T] = {}
-        Switch.registry[name] = self  # type: ignore[assignment]
+        Switch.registry[name] = self
 
     def at(self, version: Version) -> T:
         """Return the value that `version` uses."""
