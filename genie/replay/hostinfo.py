@@ -1,0 +1,127 @@
+"""What a process finds out about the machine it runs on: cores, CPU time, counters."""
+
+from __future__ import annotations
+
+import math
+import os
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+_NET = Path("/sys/class/net")
+_RDMA = Path("/sys/class/infiniband")
+#: Of /proc/net/snmp and /proc/net/netstat: what tells of loss and congestion.
+_TCP = (
+    ("/proc/net/snmp", "Tcp", ("RetransSegs", "InErrs", "OutRsts")),
+    (
+        "/proc/net/netstat",
+        "TcpExt",
+        ("TCPLostRetransmit", "TCPTimeouts", "TCPFastRetrans", "TCPBacklogDrop", "ListenDrops"),
+    ),
+)
+
+
+def usable_cores() -> int:
+    """Return the CPU cores this process may use: its affinity, cut by its cgroup's quota."""
+    cores = len(os.sched_getaffinity(0))
+    quota = _cgroup_quota()
+    return max(1, cores if quota is None else min(cores, math.ceil(quota)))
+
+
+def _cgroup_quota() -> float | None:
+    """Return the cores that cgroup v2's cpu.max allows, the least of all levels, or None."""
+    try:
+        line = next(
+            text for text in Path("/proc/self/cgroup").read_text().splitlines()
+            if text.startswith("0::")
+        )  # fmt: skip
+    except (OSError, StopIteration):
+        return None
+    root = Path("/sys/fs/cgroup")
+    group = root / line[3:].lstrip("/")
+    least: float | None = None
+    for folder in (group, *group.parents):
+        try:
+            limit, period = (folder / "cpu.max").read_text().split()
+            if limit != "max":
+                cores = int(limit) / int(period)
+                least = cores if least is None else min(least, cores)
+        except (OSError, ValueError):
+            pass
+        if folder == root:
+            break
+    return least
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """CPU time of this process and of the host, ns and clock ticks, at one instant."""
+
+    user_ns: int
+    system_ns: int
+    involuntary: int
+    host_busy: int
+    host_total: int
+
+
+def cpu_times() -> CpuTimes:
+    """Return the CPU times now."""
+    mine = resource.getrusage(resource.RUSAGE_SELF)
+    try:
+        with open("/proc/stat") as file:
+            # user nice system idle iowait irq softirq steal (proc(5))
+            ticks = [int(text) for text in file.readline().split()[1:9]]
+    except (OSError, ValueError):
+        ticks = [0] * 8
+    idle = ticks[3] + ticks[4]
+    return CpuTimes(
+        round(mine.ru_utime * 1e9), round(mine.ru_stime * 1e9), mine.ru_nivcsw,
+        sum(ticks) - idle, sum(ticks),
+    )  # fmt: skip
+
+
+def counters(devices: tuple[str, ...]) -> dict[tuple[str, str], int]:
+    """Return (device, counter) → value of network interfaces, RDMA devices and TCP.
+
+    Args:
+        devices: Names of interfaces or RDMA devices ("mlx5_0" or "mlx5_0:1").
+    """
+    found: dict[tuple[str, str], int] = {}
+    for device in devices:
+        name, _, port = device.partition(":")
+        if (_NET / name).exists():
+            _read_folder(found, device, _NET / name / "statistics")
+        elif (_RDMA / name).exists():
+            base = _RDMA / name / "ports" / (port or "1")
+            _read_folder(found, device, base / "counters")
+            _read_folder(found, device, base / "hw_counters")
+    for path, prefix, names in _TCP:
+        values = _proc_net(path, prefix)
+        for name in names:
+            if name in values:
+                found["tcp", name] = values[name]
+    return found
+
+
+def _read_folder(found: dict[tuple[str, str], int], device: str, folder: Path) -> None:
+    try:
+        files = sorted(folder.iterdir())
+    except OSError:
+        return
+    for file in files:
+        try:
+            found[device, file.name] = int(file.read_text())
+        except (OSError, ValueError):
+            continue
+
+
+def _proc_net(path: str, prefix: str) -> dict[str, int]:
+    """Return one protocol's counters: a line of names, then a line of values."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return {}
+    for names, values in zip(lines, lines[1:], strict=False):
+        if names.startswith(prefix + ":") and values.startswith(prefix + ":"):
+            return dict(zip(names.split()[1:], map(int, values.split()[1:]), strict=False))
+    return {}
