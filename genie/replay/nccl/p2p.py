@@ -33,9 +33,6 @@ BATCHES: Switch[str] = Switch(
 
 LL_THRESHOLD = 16384
 """NCCL_P2P_LL_THRESHOLD."""
-LL_CHUNK = 32768
-"""Data bytes of one LL FIFO step."""
-LL_STEP = 65536
 MAX_BATCH = 8
 
 PART = np.dtype(
@@ -76,6 +73,8 @@ class P2P:
         ll_threshold: NCCL_P2P_LL_THRESHOLD.
         net_ll: NCCL_ALLOC_P2P_NET_LL_BUFFERS: LL over the network too.
         chunk_override: NCCL_CHUNK_SIZE, 0 unset.
+        epochs: NCCL_P2P_EPOCH_ENABLE: a pass over the schedule starts new batches.
+        ll_step_bytes: wire bytes of one LL FIFO step.
     """
 
     channels: int
@@ -87,6 +86,8 @@ class P2P:
     ll_threshold: int = LL_THRESHOLD
     net_ll: bool = False
     chunk_override: int = 0
+    epochs: bool = True
+    ll_step_bytes: int = 65536
 
     @property
     def fewest_parts(self) -> int:
@@ -134,7 +135,7 @@ def split(
     steps = np.full(len(nbytes), step, np.int64)
     if limit == "per_peer":
         ll = may_ll & (nbytes <= rules.per_peer * rules.ll_threshold)
-        steps[ll] = LL_STEP
+        steps[ll] = rules.ll_step_bytes
     if rules.n_hosts > 1:
         least, greatest = steps // 2, steps
     else:
@@ -153,7 +154,8 @@ def split(
         size = np.where(more, -(-nbytes // np.maximum(parts, 1)), size)
     if counted:
         parts = np.maximum(parts, 1)
-        size = -(-(-(-nbytes // parts)) // 4096) * 4096
+        size = -(nbytes // -parts)
+        size = -(size // -4096) * 4096
     else:
         size = -(-size // least) * least
         parts = np.maximum(-(-nbytes // np.maximum(size, 1)), 1)
@@ -173,7 +175,7 @@ def _chunk(
     chunk[network & (nbytes < step)] = step // 4
     if rules.chunk_override:
         chunk[network] = rules.chunk_override
-    chunk[ll] = LL_CHUNK
+    chunk[ll] = rules.ll_step_bytes // 2
     if PARTS.at(rules.version) == "counted":
         # The value travels as an 8-bit float with 3 mantissa bits, rounded down.
         shift = np.maximum(np.floor(np.log2(np.maximum(chunk, 1))).astype(np.int64) - 3, 0)
@@ -341,6 +343,8 @@ def _batch(table: npt.NDArray[np.void], jobs: Works, rules: P2P) -> None:
     first[1:] = channel[1:] != channel[:-1]
     start = np.maximum.accumulate(np.where(first, number, 0))
     style = BATCHES.at(rules.version)
+    if style == "epoch" and not rules.epochs:
+        style = "block"
     if style == "epoch" or (style != "fused" and not jobs.turn.any()):
         if style == "eight":
             batch = (number - start) // MAX_BATCH
