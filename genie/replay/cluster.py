@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,7 @@ from genie.replay.clusters.counts import (
 )
 from genie.replay.clusters.describe import describe, to_html
 from genie.replay.clusters.graph import NO_NVLS, Graph, HostGraphs, reduce_graphs
+from genie.replay.clusters.graph_xml import Extra, graph_cluster, write_graphs
 from genie.replay.clusters.layout import Layout
 from genie.replay.clusters.machine import Machine, preset_names
 from genie.replay.clusters.nics import HostNics
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Cluster"]
 
 Members = Sequence[tuple[int, int]]
+_PXN = 7  # path code: at least one GPU reaches its NIC through another GPU
 _SEND = (0, "send", "s")
 _RECV = (1, "recv", "receive", "r")
 
@@ -109,6 +112,50 @@ class Cluster:
         if gpus < 1:
             raise InputError(f"a host needs at least one GPU, got {gpus}")
         return cls(f"local:{hosts}", LocalSource.sized(gpus), _grid(hosts, np.arange(gpus)))
+
+    @classmethod
+    def from_nccl_graph(
+        cls,
+        xml: str | Path | Sequence[str | Path],
+        *,
+        hosts: int | None = None,
+        like: str | None = None,
+        sm: int | None = None,
+        cpu_vendor: str | None = None,
+        nic_gbps: float | None = None,
+        nccl_version: str | None = None,
+    ) -> Cluster:
+        """Return the cluster of NCCL's graph dump (NCCL_GRAPH_DUMP_FILE).
+
+        The dump holds one host's search results; ranks are numbered host by host in the order
+        of the GPUs' device numbers. What it does not say is in `notes`.
+
+        Args:
+            xml: The dump as text or path, the same for every host, or a list of one a host.
+            hosts: Number of hosts of the communicator that was dumped.
+            like: Preset that gives compute capability, CPU vendor and NIC speed.
+            sm: Compute capability times ten.
+            cpu_vendor: "intel", "amd" or "arm".
+            nic_gbps: GB/s of one NIC.
+            nccl_version: Release that wrote the dump (older ones number crossNic otherwise).
+
+        Raises:
+            InputError: A dump that cannot be read or contradicts the arguments.
+        """
+        if hosts is not None:
+            _check_hosts(hosts)
+        version = tuple(map(int, nccl_version.split("."))) if nccl_version else None
+        extra = Extra(like, sm, cpu_vendor, nic_gbps, version)
+        source, layout, notes = graph_cluster(xml, hosts, extra)
+        return cls(f"{source.machine.name}:{layout.n_hosts}", source, layout, notes=notes)
+
+    def to_nccl_graph(self, host: int = 0) -> str:
+        """Return the search results of one host as NCCL's graph dump.
+
+        Args:
+            host: Host number.
+        """
+        return write_graphs(self._found[self.layout.gpu_sets[1][host]].graphs, self.n_hosts > 1)
 
     @staticmethod
     def presets() -> tuple[str, ...]:
@@ -430,7 +477,7 @@ class Cluster:
     def _nics(self) -> list[HostNics]:
         sets, _ = self.layout.gpu_sets
         return [
-            HostNics(self.machine, gpus, found.order, self.settings)
+            HostNics(found.machine or self.machine, gpus, found.order, self.settings)
             for gpus, found in zip(sets, self._found, strict=True)
         ]
 
@@ -464,7 +511,7 @@ class Cluster:
         elif kind in ("ring", "tree"):
             graph = found.graphs.ring if kind == "ring" else found.graphs.tree
             nic = nics.graph(graph, gpu, channel, self.graphs[kind].n_channels)
-            proxy = nics.proxy(gpu, nic)
+            proxy = nics.proxy(gpu, nic) if graph.type_inter >= _PXN else gpu
         elif kind == "nvls":
             nic = nics.head(found.graphs.nvls, gpu, channel)
             proxy = nics.proxy(gpu, nic)

@@ -23,11 +23,13 @@ class Found(NamedTuple):
         graphs: Ring, tree and NVLS graph.
         order: The members in topology order.
         why_not_exact: Empty where compiled NCCL gave the same, else the reason.
+        machine: The host's own type, where hosts differ; else the source's.
     """
 
     graphs: HostGraphs
     order: tuple[int, ...]
     why_not_exact: str = ""
+    machine: Machine | None = None
 
 
 class Source(Protocol):
@@ -162,30 +164,33 @@ class LocalSource:
 
 @dataclass(frozen=True)
 class GraphSource:
-    """Search results read from NCCL's graph dumps or log, one per host type.
+    """Search results read from NCCL's graph dumps, one per host type.
 
     Attributes:
-        machine: What the dump says of the hosts, and the user added.
-        hosts: Graphs by host type.
+        machine: What the dump says of the hosts, and the user added (first host type).
+        hosts: Machine and graphs by host type.
+        one_host: Whether the dump is that of a communicator inside one host.
     """
 
     machine: Machine
-    hosts: tuple[HostGraphs, ...]
+    hosts: tuple[tuple[Machine, HostGraphs], ...]
+    one_host: bool = False
     kind: str = "graph"
 
     def find(
         self, gpus: tuple[int, ...], host_kind: int, one_host: bool, version: tuple[int, ...]
     ) -> Found:
         """Return the dump's graphs for all its GPUs; the rules of similar machines for fewer."""
-        graphs = self.hosts[host_kind]
-        if set(gpus) == set(graphs.ring.intra[0]):
-            return Found(graphs, graphs.ring.intra[0])
-        unknown = set(gpus) - set(graphs.ring.intra[0])
+        machine, graphs = self.hosts[host_kind]
+        own = graphs.ring.intra[0]
+        unknown = sorted(set(gpus) - set(own))
         if unknown:
             raise InputError(
-                f"{self.machine.name}: GPU {min(unknown)} is not in the graph, which has "
-                f"{sorted(graphs.ring.intra[0])}"
+                f"{machine.name}: GPU {unknown[0]} is not in the graph, which has {sorted(own)}"
             )
-        found = search(self.machine, gpus, one_host=one_host)
-        why = f"{self.machine.name}: the dump covers all its GPUs, not {len(gpus)}; rules used"
-        return Found(found, topology_order(self.machine, gpus), why)
+        if len(gpus) == len(own) and one_host == self.one_host:
+            return Found(graphs, tuple(sorted(own)), "", machine)
+        found = search(machine, gpus, one_host=one_host)
+        what = "on one host" if one_host and not self.one_host else f"of {len(gpus)} GPUs a host"
+        why = f"{machine.name}: the dump is not of a communicator {what}; similar machines' rules"
+        return Found(found, topology_order(machine, gpus), why, machine)
