@@ -118,6 +118,9 @@ def fit(exchanges: Sequence[Exchange], start_ns: int, end_ns: int) -> ClockFit:
         _reach(t, offset, half, low, high, middle, drift, float(at - ref))
         for at in (start_ns, end_ns)
     )
+    if slack:
+        # At every exchange line and truth are both in the widened interval.
+        bound = max(bound, 2 * float(half.max()) - slack)
     return ClockFit(ref, middle, drift, bound, slack == 0.0, len(exchanges))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import resource
@@ -121,7 +122,7 @@ def _proc_net(path: str, prefix: str) -> dict[str, int]:
         lines = Path(path).read_text().splitlines()
     except OSError:
         return {}
-    for names, values in zip(lines, lines[1:], strict=False):
+    for names, values in itertools.pairwise(lines):
         if names.startswith(prefix + ":") and values.startswith(prefix + ":"):
             return dict(zip(names.split()[1:], map(int, values.split()[1:]), strict=False))
     return {}

@@ -36,6 +36,16 @@ def make_progress(wanted: Progress | bool | None, label: str) -> Progress | None
     return _Bar(label, notebook)
 
 
+def _tqdm(notebook: bool) -> Any:
+    if notebook:
+        from tqdm.auto import tqdm as auto
+
+        return auto
+    from tqdm import tqdm
+
+    return tqdm
+
+
 class _Bar:
     """Draws with tqdm, from the first second on."""
 
@@ -46,11 +56,7 @@ class _Bar:
 
     def __call__(self, done: int, total: int) -> None:
         if self._bar is None:
-            if self._notebook:
-                from tqdm.auto import tqdm
-            else:
-                from tqdm import tqdm
-            self._bar = tqdm(
+            self._bar = _tqdm(self._notebook)(
                 total=total, desc=self._label, unit="node", unit_scale=True, delay=1.0,
                 leave=False, file=sys.stderr, dynamic_ncols=True,
             )  # fmt: skip
