@@ -1,8 +1,39 @@
 """GENIE: replay an ML training job's network traffic from CPU-only hosts.
 
-The names here are the public API; everything else is private.
+The names here are the public API; everything else is private. `genie.replay` and `genie.compare`
+are functions; inside the package of the same name only `from genie.replay.x import y` is used.
 """
 
+from genie.errors import GenieError
+from genie.replay.cluster import Cluster
+from genie.replay.compute import ComputeModel
+from genie.replay.gpu import GpuModel
+from genie.replay.nccl.env import Nccl
+from genie.replay.nccl.schedule import Schedule, schedule, schedule_group
+from genie.replay.nccl.tuner import tune
+from genie.replay.network import Network
+from genie.replay.plan import Plan, plan
+from genie.replay.recording import Recording
+from genie.replay.simulate import simulate
+from genie.trace import Trace, load
 from genie.version import __version__
 
-__all__ = ["__version__"]
+__all__ = [
+    "Cluster",
+    "ComputeModel",
+    "GenieError",
+    "GpuModel",
+    "Nccl",
+    "Network",
+    "Plan",
+    "Recording",
+    "Schedule",
+    "Trace",
+    "__version__",
+    "load",
+    "plan",
+    "schedule",
+    "schedule_group",
+    "simulate",
+    "tune",
+]
