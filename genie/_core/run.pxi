@@ -1,0 +1,538 @@
+# The part of the engine around a run: preparation, the run itself, results.
+
+@cython.final
+cdef class Engine(_Setup):
+    """Runs graphs and programs of the ranks of one worker, or of all ranks on a virtual clock.
+
+    Args:
+        clock: "wall" (replay) or "virtual" (simulate).
+    """
+
+    cdef int prepare(self, int iterations, int warmup, object ops_limit, object messages_limit) except -1:
+        cdef Core* e = self.e
+        cdef uint32_t i, j, n, slot
+        cdef RankS* r
+        cdef BindT* b
+        cdef ProgramT* p
+        cdef Conn* c
+        cdef const int64_t[::1] pairs
+        cdef const uint8_t[::1] kinds
+        cdef const int64_t[::1] delays
+        cdef uint32_t[::1] of_node
+        cdef uint32_t window = 8
+        cdef uint64_t messages = 0
+        e.n_ranks = len(self.ranks_in)
+        e.ranks = <RankS*> self.alloc(e.n_ranks * sizeof(RankS))
+        # Connections: those of the table first, then the local ones as programs ask for them.
+        rows = []
+        by_key = {}
+        if self.table is not None:
+            for i in range(len(self.table)):
+                row = self.table[i]
+                key = (int(row["communicator"]), int(row["channel"]), int(row["src"]),
+                       int(row["dst"]), int(row["index"]))
+                if key in by_key:
+                    raise InputError(f"connections {by_key[key]} and {i} are the same")
+                if key[2] not in self.rank_index and key[3] not in self.rank_index:
+                    raise InputError(f"connection {i}: neither rank {key[2]} nor {key[3]} is here")
+                by_key[key] = i
+                rows.append((int(self.ids[i]), *key))
+        # Bindings: one for each (rank, program, communicator) in use.
+        binds = []
+        for i in range(e.n_ranks):
+            rank, n_nodes, kind, delay, pair, degree, child_ptr, children = self.ranks_in[i]
+            n = n_nodes
+            r = &e.ranks[i]
+            r.rank = rank
+            r.host = self.hosts[i]
+            r.n = n
+            r.degree = <uint32_t*> <uint64_t> degree
+            r.child_ptr = <int64_t*> <uint64_t> child_ptr
+            r.children = <uint32_t*> <uint64_t> children
+            r.pending = <uint32_t*> self.alloc(n * sizeof(uint32_t))
+            r.row = <uint32_t*> self.alloc(n * sizeof(uint32_t))
+            r.iteration = -warmup
+            if n == 0:
+                continue
+            kinds = kind
+            delays = delay
+            r.kind = <uint8_t*> &kinds[0]
+            r.delay = <int64_t*> &delays[0]
+            unique, inverse, uses = np.unique(pair, return_inverse=True, return_counts=True)
+            numbers = np.full(len(unique), NONE32, dtype=np.uint32)
+            for j in range(len(unique)):
+                if unique[j] >= 0:
+                    numbers[j] = len(binds)
+                    program = int(unique[j]) & 0xFFFFFFFF
+                    binds.append((i, program, int(unique[j]) >> 32))
+                    messages += <uint64_t> uses[j] * self.e.programs[program].n_messages
+            node_binds = numbers[inverse.reshape(-1)]
+            self.keep.append(node_binds)
+            of_node = node_binds
+            r.bind = &of_node[0]
+        e.binds = <BindT*> self.alloc(len(binds) * sizeof(BindT))
+        for i in range(len(binds)):
+            rank_i, program, communicator = binds[i]
+            b = &e.binds[i]
+            b.program = program
+            b.communicator = communicator
+            p = &e.programs[b.program]
+            if p.window > window:
+                window = p.window
+            b.conns = <uint32_t*> self.alloc(p.n_slots * sizeof(uint32_t))
+            members = self.members[communicator]
+            rank = e.ranks[<uint32_t> rank_i].rank
+            for slot in range(p.n_slots):
+                b.conns[slot] = self.connection(
+                    rank, p.slots[slot].peer, p.slots[slot].receives, p.slots[slot].channel,
+                    p.slots[slot].index, communicator, program, members, by_key, rows,
+                )
+        self.make_conns(rows, window)
+        self.make_network()
+        # The graph and the log.
+        cdef uint64_t nodes = 0
+        for i in range(e.n_ranks):
+            nodes += e.ranks[i].n
+        self.total_nodes = nodes * (iterations + warmup)
+        e.nodes_left = self.total_nodes
+        e.last_iteration = iterations - 1
+        e.ready_mask = 1023
+        e.ready = <uint64_t*> malloc(1024 * sizeof(uint64_t))
+        e.heap_cap = 1024
+        e.heap = <Event*> malloc(1024 * sizeof(Event))
+        if e.ready == NULL or e.heap == NULL:
+            raise MemoryError()
+        messages *= iterations + warmup
+        e.ops_cap = min(self.total_nodes, OPS_LIMIT if ops_limit is None else max(0, ops_limit))
+        e.ops_cap = min(e.ops_cap, <uint64_t> NONE32)
+        e.messages_cap = min(
+            messages, MESSAGES_LIMIT if messages_limit is None else max(0, messages_limit)
+        )
+        e.messages_cap = min(e.messages_cap, <uint64_t> NONE32)
+        self.ops_area = LogArea(e.ops_cap * sizeof(OpRow))
+        self.messages_area = LogArea(e.messages_cap * sizeof(MessageRow))
+        e.ops = <OpRow*> self.ops_area.data
+        e.messages = <MessageRow*> self.messages_area.data
+        return 0
+
+
+    cdef object connection(
+        self, rank, peer, receives, channel, index, communicator, program, members, dict by_key,
+        list rows,
+    ):
+        """The row of the connection that a slot of a bound program means; makes local ones."""
+        where = f"rank {rank}, program {program} on communicator {communicator}"
+        if not 0 <= peer < len(members):
+            raise ScheduleError(f"{where}: peer {peer} of {len(members)}")
+        other = int(members[peer])
+        src, dst = (other, rank) if receives else (rank, other)
+        key = (communicator, channel, src, dst, index)
+        row = by_key.get(key)
+        if row is not None:
+            return row
+        here = self.rank_index.get(other)
+        if here is None or self.hosts[here] != self.hosts[self.rank_index[rank]]:
+            raise ScheduleError(
+                f"{where}: no connection from rank {src} to rank {dst} on channel {channel}, "
+                f"index {index}"
+            )
+        if rank not in members:
+            raise ScheduleError(f"{where}: rank {rank} is not in the communicator")
+        by_key[key] = len(rows)
+        rows.append((-1, *key))
+        return len(rows) - 1
+
+
+    cdef int make_conns(self, list rows, uint32_t window) except -1:
+        cdef Core* e = self.e
+        cdef uint32_t i, cap
+        cdef Conn* c
+        e.n_conns = len(rows)
+        e.conns = <Conn*> self.alloc(e.n_conns * sizeof(Conn))
+        e.retry = <uint32_t*> self.alloc(e.n_conns * sizeof(uint32_t))
+        cap = 1
+        while cap < window:
+            cap *= 2
+        for i in range(e.n_conns):
+            c = &e.conns[i]
+            c.id, c.communicator, c.channel, c.src, c.dst, c.index = rows[i]
+            c.sent_here = c.src in self.rank_index
+            c.recv_here = c.dst in self.rank_index
+            c.mask = cap - 1
+            c.r_next = NONE32
+            c.cls = NONE32
+            c.last_ns = -1
+            if c.sent_here:
+                c.sent = <SentM*> self.alloc(cap * sizeof(SentM))
+            if c.recv_here:
+                c.recv = <RecvM*> self.alloc(cap * sizeof(RecvM))
+            if c.id < 0:
+                c.kind = LOCAL
+            elif e.virtual_clock:
+                c.kind = SIMULATED
+                if not (c.sent_here and c.recv_here):
+                    raise InputError(
+                        f"connection {c.id}: ranks {c.src} and {c.dst} must both be in the simulation"
+                    )
+            else:
+                c.kind = TRANSPORT
+                if e.net == NULL:
+                    raise InputError(f"connection {c.id} needs a transport and none is set")
+        if self.table is not None and len(self.table):
+            e.n_ids = int(self.ids.max()) + 1
+            e.conn_of_id = <uint32_t*> self.alloc(e.n_ids * sizeof(uint32_t))
+            memset(e.conn_of_id, 0xFF, e.n_ids * sizeof(uint32_t))
+            for i in range(len(self.table)):
+                e.conn_of_id[<uint32_t> self.ids[i]] = i
+        return 0
+
+
+    cdef int make_network(self) except -1:
+        cdef Core* e = self.e
+        cdef uint32_t i, j
+        cdef ClassS* k
+        if not e.virtual_clock or self.table is None or len(self.table) == 0:
+            return 0
+        if self.network is None:
+            raise InputError("connections between hosts need a network: call set_network")
+        rate, latency, ptr, path, cts_latency, events = self.network
+        e.n_links = len(rate)
+        e.links = <LinkS*> self.alloc(e.n_links * sizeof(LinkS))
+        for i in range(e.n_links):
+            e.links[i].rate = rate[i]
+        numbers = {}
+        members = []
+        cdef const int32_t[::1] links = path
+        for i in range(len(self.table)):
+            part = path[ptr[i]:ptr[i + 1]]
+            key = part.tobytes()
+            number = numbers.get(key)
+            if number is None:
+                number = len(members)
+                numbers[key] = number
+                members.append([part, 0])
+                if len(np.unique(part)) != len(part):
+                    raise InputError(f"connection row {i}: its path uses a link twice")
+            members[number][1] += 1
+            e.conns[i].cls = number
+        e.n_classes = len(members)
+        e.classes = <ClassS*> self.alloc(e.n_classes * sizeof(ClassS))
+        use = np.zeros(e.n_links, dtype=np.int64)
+        for i in range(e.n_classes):
+            part, count = members[i]
+            k = &e.classes[i]
+            k.n_links = len(part)
+            k.links = <int32_t*> self.alloc(k.n_links * sizeof(int32_t))
+            k.link_pos = <uint32_t*> self.alloc(k.n_links * sizeof(uint32_t))
+            k.flows = <Flow*> self.alloc((<uint32_t> count) * sizeof(Flow))
+            k.bottleneck = -1
+            k.heap_pos = NONE32
+            for j in range(k.n_links):
+                k.links[j] = part[j]
+            use[part] += 1
+            k.latency = int(latency[part].sum())
+            k.cts_latency = k.latency if cts_latency < 0 else cts_latency
+        for i in range(e.n_links):
+            e.links[i].classes = <uint32_t*> self.alloc((<uint32_t> use[i]) * sizeof(uint32_t))
+        e.class_heap = <uint32_t*> self.alloc(e.n_classes * sizeof(uint32_t))
+        e.dirty = <uint32_t*> self.alloc(e.n_links * sizeof(uint32_t))
+        e.set_a = <uint32_t*> self.alloc(e.n_links * sizeof(uint32_t))
+        e.set_l = <uint32_t*> self.alloc(e.n_links * sizeof(uint32_t))
+        e.set_v = <uint32_t*> self.alloc(e.n_classes * sizeof(uint32_t))
+        e.n_net_events = len(events)
+        e.net_events = <NetEvent*> self.alloc(e.n_net_events * sizeof(NetEvent))
+        for i in range(e.n_net_events):
+            e.net_events[i].t = events[i]["t_ns"]
+            e.net_events[i].link = events[i]["link"]
+            e.net_events[i].rate = events[i]["rate"]
+        return 0
+
+
+    def run(
+        self, *, iterations=1, warmup=0, time_scale=1.0, watchdog_s=60.0, start_ns=None,
+        spin_ns=60_000, poll_spin_ns=60_000, progress=None, ops_limit=None, messages_limit=None,
+        log_messages="network", log_receives=True,
+    ):
+        """Runs everything once, with the GIL off.
+
+        Args:
+            iterations: How often each rank runs its graph.
+            warmup: Iterations before those; logged as iterations -warmup..-1.
+            time_scale: Factor on the delays.
+            watchdog_s: Wall clock: seconds without progress, while nothing is due, after which the
+                run is "stalled".
+            start_ns: CLOCK_MONOTONIC instant that is 0 on the timeline; `run` waits for it.
+            spin_ns: Last part of a wait that is spent spinning; 0 when ranks outnumber cores.
+            poll_spin_ns: How long the network is polled after the last event before sleeping.
+            progress: Called about every 100 ms as `progress(nodes_done, nodes_total)`.
+            ops_limit: Most rows of `ops()`; rows beyond are counted in `dropped`.
+            messages_limit: Most rows of `messages()`.
+            log_messages: "network", "all" (local ones too) or "none".
+            log_receives: Whether receives get rows too.
+
+        Returns:
+            "done", "stalled", "failed" or "aborted".
+
+        Raises:
+            InputError: Parts that do not fit together.
+            ScheduleError: A program that does not fit its communicator.
+            KeyboardInterrupt: Or whatever a signal handler or `progress` raised; the log is kept.
+        """
+        self.open()
+        if iterations < 1 or warmup < 0 or time_scale < 0:
+            raise InputError("iterations >= 1, warmup >= 0 and time_scale >= 0, please")
+        if log_messages not in ("network", "all", "none"):
+            raise InputError(f'log_messages is "network", "all" or "none", not {log_messages!r}')
+        cdef Core* e = self.e
+        cdef int64_t watchdog = <int64_t> min(watchdog_s * 1e9, 9e18)
+        cdef int64_t spin = spin_ns
+        cdef int64_t poll_spin = poll_spin_ns
+        cdef uint32_t i
+        cdef int slack
+        cdef rusage before, after
+        cdef void* me = <void*> self
+        self.prepare(iterations, warmup, ops_limit, messages_limit)
+        self.started = True
+        self.progress = progress
+        e.time_scale = time_scale
+        e.log_receives = log_receives
+        for i in range(e.n_conns):
+            e.conns[i].logged = log_messages == "all" or (
+                log_messages == "network" and e.conns[i].kind != LOCAL
+            )
+        with nogil:
+            slack = prctl(PR_GET_TIMERSLACK, 0)
+            prctl(PR_SET_TIMERSLACK, 1)
+            getrusage(RUSAGE_THREAD, &before)
+        e.t0 = monotonic_ns()
+        if not e.virtual_clock and start_ns is not None:
+            e.t0 = start_ns
+        cdef int64_t began = monotonic_ns()
+        with nogil:
+            if not e.virtual_clock:
+                wait_for_start(e, me, spin)
+            e.now = 0 if e.virtual_clock else read_clock(e)
+            for i in range(e.n_net_events):
+                push_event(e, e.net_events[i].t, EV_LINK, i)
+            for i in range(e.n_ranks):
+                if e.ranks[i].n > 0:
+                    start_iteration(e, i)
+            if e.status == RUNNING:
+                if e.virtual_clock:
+                    loop_virtual(e, me)
+                else:
+                    loop_wall(e, me, watchdog, spin, poll_spin)
+                    if e.status == FAILED and e.net != NULL:
+                        drain_failures(e)
+            e.wall_ns = monotonic_ns() - began
+            getrusage(RUSAGE_THREAD, &after)
+            if slack > 0:
+                prctl(PR_SET_TIMERSLACK, slack)
+        e.cpu_user_ns = (after.ru_utime.tv_sec - before.ru_utime.tv_sec) * 1000000000
+        e.cpu_user_ns += (after.ru_utime.tv_usec - before.ru_utime.tv_usec) * 1000
+        e.cpu_system_ns = (after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000000
+        e.cpu_system_ns += (after.ru_stime.tv_usec - before.ru_stime.tv_usec) * 1000
+        e.voluntary = after.ru_nvcsw - before.ru_nvcsw
+        e.involuntary = after.ru_nivcsw - before.ru_nivcsw
+        self.finished_run = True
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        if e.pending_error == ENOMEM:
+            raise MemoryError("the engine ran out of memory")
+        if e.pending_error != 0:
+            raise TransportError(
+                f"the transport failed: [Errno {e.pending_error}] {os.strerror(e.pending_error)}",
+                errno=e.pending_error,
+            )
+        return _STATUS[e.status]
+
+
+    cdef int tick(self) noexcept:
+        """Every 100 ms, with the GIL: signals and progress; an exception ends the run."""
+        try:
+            PyErr_CheckSignals()
+            if self.progress is not None:
+                self.progress(self.e.nodes_done, self.total_nodes)
+        except BaseException as error:  # kept for run(), which raises it
+            self.error = error
+            self.e.status = INTERRUPTED
+        return 0
+
+
+    def abort(self):
+        """Ends a run from another thread; it returns "aborted" within about 100 ms."""
+        self.e.abort_flag = 1
+
+
+    def ops(self):
+        """Rows of every node that became ready, in that order; see `OPS`."""
+        return self.view(self.ops_area, self.e.ops_n, OPS)
+
+
+    def messages(self):
+        """Rows of every message posted or announced, in that order; see `MESSAGES`."""
+        return self.view(self.messages_area, self.e.messages_n, MESSAGES)
+
+
+    cdef object view(self, LogArea area, uint64_t n, object dtype):
+        if area is None or n == 0:
+            return np.zeros(0, dtype=dtype)
+        area.used = <Py_ssize_t> (n * <uint64_t> dtype.itemsize)
+        return np.frombuffer(area, dtype=dtype)
+
+
+    def failures(self):
+        """Failed connections, the first failure of each; see `FAILURE`."""
+        table = np.zeros(self.e.n_failures, dtype=FAILURE)
+        cdef uint32_t i
+        for i in range(self.e.n_failures):
+            f = &self.e.failures[i]
+            table[i] = (f.t_ns, f.status, f.id, f.rank, f.peer, f.node, f.message, f.iteration, f.conn)
+        return table
+
+
+    def connections(self):
+        """Every connection, those of the table first; `sent` and `received` count messages."""
+        table = np.zeros(self.e.n_conns, dtype=CONNECTIONS)
+        cdef uint32_t i
+        cdef Conn* c
+        for i in range(self.e.n_conns):
+            c = &self.e.conns[i]
+            table[i] = (c.id, c.communicator, c.src, c.dst, c.channel, c.index, c.kind, c.s_head,
+                        c.r_head)
+        return table
+
+
+    @property
+    def start_ns(self):
+        """CLOCK_MONOTONIC of 0 on the timeline."""
+        return self.e.t0
+
+
+    @property
+    def now_ns(self):
+        """Where the timeline stands: after a run, its end."""
+        return self.e.now
+
+
+    @property
+    def nodes_done(self):
+        """Nodes that have ended, over all iterations."""
+        return self.e.nodes_done
+
+
+    @property
+    def nodes_total(self):
+        """Nodes of all ranks, times the iterations."""
+        return self.total_nodes
+
+
+    @property
+    def dropped(self):
+        """Log rows beyond the limits: (ops, messages)."""
+        return (self.e.ops_dropped, self.e.messages_dropped)
+
+
+    @property
+    def failures_more(self):
+        """Errors after the first of their connection (flushes), counted only."""
+        return self.e.failures_more
+
+
+    def health(self):
+        """How well the run kept time; all in ns, on the thread that ran.
+
+        Returns:
+            `timer_error` and `poll_gap` (count, p50, p90, p99, max, histogram of
+            (upper bound, count)), `turns`, `events`, `wall_ns`, `cpu_user_ns`, `cpu_system_ns`,
+            `voluntary_switches`, `involuntary_switches`.
+        """
+        return {
+            "timer_error": summary(&self.e.timer_error),
+            "poll_gap": summary(&self.e.poll_gap),
+            "turns": self.e.turns,
+            "events": self.e.events,
+            "wall_ns": self.e.wall_ns,
+            "cpu_user_ns": self.e.cpu_user_ns,
+            "cpu_system_ns": self.e.cpu_system_ns,
+            "voluntary_switches": self.e.voluntary,
+            "involuntary_switches": self.e.involuntary,
+        }
+
+
+    def blocked(self):
+        """Who waits for whom right now, a row for each wait; see `BLOCKED`."""
+        rows = []
+        cdef CollR* coll = self.e.running
+        cdef uint32_t i
+        cdef Conn* c
+        cdef StreamR* s
+        cdef StreamT* t
+        cdef ProgramT* p
+        cdef OpT* o
+        while coll != NULL:
+            p = &self.e.programs[coll.bind.program]
+            for i in range(p.n_streams):
+                s = &coll.streams[i]
+                if s.state != S_WAITING_MESSAGE and s.state != S_WAITING_ROOM:
+                    continue
+                t = &p.streams[i]
+                o = &p.ops[s.op]
+                c = &self.e.conns[coll.bind.conns[o.slot]]
+                if s.state == S_WAITING_MESSAGE:
+                    reason, peer, number = _report.MESSAGE, c.src, c.r_taken
+                elif c.s_head == c.s_post:
+                    reason, peer, number = _report.ANNOUNCEMENT, c.dst, c.s_post
+                else:
+                    reason, peer, number = _report.COMPLETION, c.dst, c.s_head
+                rows.append((
+                    self.e.ranks[coll.rank].rank, coll.node, self.e.ranks[coll.rank].iteration,
+                    coll.bind.communicator, c.channel, t.group, reason, peer,
+                    <uint32_t> (c - self.e.conns), c.id, number, o.nbytes, c.last_ns,
+                ))
+            coll = coll.next
+        # Messages that their stream left behind.
+        for i in range(self.e.n_conns):
+            c = &self.e.conns[i]
+            if not c.sent_here or c.s_head == c.s_tail or c.s_wait != NULL:
+                continue
+            reason = _report.ANNOUNCEMENT if c.s_head == c.s_post else _report.COMPLETION
+            index = self.rank_index[c.src]
+            rows.append((
+                c.src, c.sent[c.s_head & c.mask].node, self.e.ranks[<uint32_t> index].iteration,
+                c.communicator, c.channel, -1, reason, c.dst, i, c.id, c.s_head,
+                c.sent[c.s_head & c.mask].nbytes, c.last_ns,
+            ))
+        return np.array(rows, dtype=BLOCKED)
+
+
+    def explain(self, node_name=None):
+        """The state of an unfinished run in words: who waits for whom, and who is to blame.
+
+        Args:
+            node_name: Called as `node_name(rank, node)` for what to call a node.
+        """
+        cdef Core* e = self.e
+        last = None
+        if e.last_completion >= 0:
+            c = &e.conns[e.last_completion_conn]
+            last = (e.last_completion, c.src, c.dst, c.id, c.channel)
+        waiting = []
+        cdef uint32_t i, node
+        for i in range(e.n_ranks):
+            if e.ranks[i].left > 0:
+                stuck = []
+                for node in range(e.ranks[i].n):
+                    if e.ranks[i].pending[node] > 0 and len(stuck) < 4:
+                        stuck.append(node)
+                waiting.append((e.ranks[i].rank, e.ranks[i].iteration, e.ranks[i].left, stuck))
+        failed_links = []
+        for i in range(e.n_links):
+            if e.links[i].rate <= 0:
+                failed_links.append(self.names[i] if self.names is not None else f"link {i}")
+        return _report.explain(
+            status=_STATUS.get(e.status, "running"), now_ns=e.now, blocked=self.blocked(),
+            failures=self.failures(), failures_more=e.failures_more, last=last, waiting=waiting,
+            failed_links=failed_links, here=set(self.rank_index), node_name=node_name,
+        )
