@@ -53,8 +53,9 @@ def assemble(
         ("ops", "communicator"): tuple(name for name, _, _ in shard.communicators),
         ("ops", "dtype"): DTYPES,
     }
-    sizes = {i: int(ranks.size) for i, (_, ranks, _) in enumerate(shard.communicators)}
-    record_summary.fill_bandwidth(ops, sizes)
+    # The last entry serves communicator -1: no group.
+    sizes = np.array([ranks.size for _, ranks, _ in shard.communicators] + [0], np.int64)
+    record_summary.fill_bandwidth(ops, sizes[ops["communicator"]])
 
     messages = tables.empty("messages", messages_log.size)
     used = connections[messages_log["connection"]]

@@ -89,27 +89,31 @@ def _set_network(engine: Engine, plan: Plan, network: Network) -> None:
     if network.header_bytes:
         rate *= network.mtu / (network.mtu + network.header_bytes)
     host_of = np.asarray(plan.cluster.host_of, np.int32)
-    # Half of the latency on each side, so that a path of two links has all of it.
     links = nic_links(plan.connections, host_of, rate, network.latency_ns)
-    events = np.zeros(2 * len(network.events), NETWORK_EVENT)
-    used = 0
+    index = {name: i for i, name in enumerate(links["names"])}
+    changes = []
     for event in network.events:
-        for direction in ("out", "in"):
-            link = links.index.get((event.host, event.nic, direction))
-            if link is None:
-                continue
-            scale = rate / gbps
-            events[used] = (event.at_ns, link, event.gbps * scale)
-            used += 1
+        _check_nic(plan, event.host, event.nic)
+        for side in ("tx", "rx"):
+            # A NIC that carries nothing has no link: changing it changes nothing.
+            link = index.get(f"h{event.host}.nic{event.nic}.{side}")
+            if link is not None:
+                changes.append((event.at_ns, link, event.gbps * rate / gbps))
     engine.set_network(
-        links.rate,
-        links.latency_ns,
-        links.path_indptr,
-        links.path,
-        names=links.names,
+        **links,
         cts_latency_ns=network.cts_latency_ns,
-        events=events[:used],
+        events=np.array(changes, NETWORK_EVENT),
     )
+
+
+def _check_nic(plan: Plan, host: int, nic: int) -> None:
+    """Refuse a NIC that the cluster does not have."""
+    hosts, nics = plan.n_hosts, plan.cluster.nics_per_host
+    if not (0 <= host < hosts and 0 <= nic < nics):
+        raise InputError(
+            f"no NIC {nic} on host {host}: {plan.cluster.name} has hosts 0 to {hosts - 1} "
+            f"with NICs 0 to {nics - 1}"
+        )
 
 
 def _record(
