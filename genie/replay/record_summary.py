@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,19 +29,13 @@ HEAD = (
 STEP = np.dtype([("iteration", "i4"), ("start_ns", "i8"), ("end_ns", "i8"), ("time_ns", "i8")])
 
 
-def fill_bandwidth(ops: npt.NDArray[np.void], sizes: Mapping[int, int]) -> None:
+def fill_bandwidth(ops: npt.NDArray[np.void], group_size: npt.NDArray[np.int64]) -> None:
     """Set `algbw` and `busbw` of every row of `ops`, in place.
 
     Args:
-        ops: Table `ops` of a Recording; `kind`, `nbytes`, `communicator`, `start_ns` and
-            `end_ns` are read.
-        sizes: Communicator code → its number of ranks.
+        ops: Table `ops` of a Recording; `kind`, `nbytes`, `start_ns`, `end_ns` are read.
+        group_size: Ranks of each row's communicator.
     """
-    # One entry more, so that code -1 (none) reads a 0.
-    table = np.zeros(max(sizes, default=-1) + 2, dtype=np.int64)
-    for code, size in sizes.items():
-        table[code] = size
-    group_size = table[ops["communicator"]]
     done = (ops["end_ns"] >= 0) & (ops["start_ns"] >= 0) & (ops["nbytes"] > 0)
     time = np.where(done, ops["end_ns"] - ops["start_ns"], 0)
     ops["algbw"] = algbw_gbps(ops["nbytes"], time)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from genie.replay.record_summary import fill_bandwidth
 from genie.replay.recording import Recording
 from genie.replay.tables import KINDS, empty
@@ -43,7 +45,7 @@ def recording(ranks: int = 4, iterations: int = 2, warmup: int = 1) -> Recording
             "communicator": comm, "seq": seq, "peer": peer, "stream": stream, "dtype": dt,
         }.items():  # fmt: skip
             row[column] = value
-    fill_bandwidth(ops, {0: ranks, 1: ranks})
+    fill_bandwidth(ops, np.where(ops["communicator"] >= 0, ranks, 0))
     messages = empty("messages", 2)
     messages["op"] = [1, 4]
     messages["rank"], messages["peer"] = [0, 1], [1, 0]
