@@ -97,9 +97,7 @@ def test_simulate_stg_trace(tmp_path):
     assert refused.returncode == 1
     assert "--elements" in refused.stderr
     out = tmp_path / "sim"
-    done = genie(
-        "simulate", trace, "--elements", "float32", "--cluster", "h100x8use4:2", "-o", out
-    )
+    done = genie("simulate", trace, "--elements", "float32", "--cluster", "h100x8use4:2", "-o", out)
     assert done.returncode == 0, done.stderr
     assert (out / "manifest.json").exists()
     again = genie(
