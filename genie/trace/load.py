@@ -15,7 +15,7 @@ from genie.trace import groups as groups_
 from genie.trace import jsonforms, version, wire
 from genie.trace.files import MOST_RANKS_MISSING, FileSet, Source, find
 from genie.trace.kinds import Kind, dtype_bytes
-from genie.trace.model import RankTrace, Splits, Trace
+from genie.trace.model import Order, RankTrace, Splits, Trace
 from genie.trace.records import WireRecords
 
 _STG = "symbolic_tensor_network"
@@ -134,13 +134,8 @@ def _read_rank(
     )
     made.metadata = metadata
     if found == scanner.V4 and (unknown := version.known_version(metadata)) is not None:
-        made.problems.append(
-            TraceError(
-                f"{path}: version {unknown!r} is not known (known: 0.0.4, 1.0.x)",
-                path=path,
-                rank=rank,
-            )
-        )
+        text = f"{path}: version {unknown!r} is not known (known: 0.0.4, 1.0.x)"
+        made.problems.append((Order.FILE, TraceError(text, path=path, rank=rank)))
     _read_notes(made, read)
     if read.repeated:
         made.ignored["repeated dependencies"] = read.repeated
@@ -155,7 +150,7 @@ def _range(place: tuple[int, ...]) -> tuple[int, int]:
 
 def _refused(rank: int, path: str, why: str) -> RankTrace:
     made = RankTrace.empty(rank, path)
-    made.problems.append(TraceError(f"{path}: {why}", path=path, rank=rank))
+    made.problems.append((Order.FILE, TraceError(f"{path}: {why}", path=path, rank=rank)))
     return made
 
 
@@ -173,7 +168,7 @@ def _name_groups(
 
 def _read_notes(made: RankTrace, read: scanner.Scan) -> None:
     if read.error:
-        made.problems.append(_frame_error(made, read))
+        made.problems.append((Order.FILE, _frame_error(made, read)))
     notes = read.notes
     nodes, codes, values = notes["f1"], notes["f2"], notes["f0"]
     _read_splits(made, nodes, codes)
@@ -182,15 +177,28 @@ def _read_notes(made: RankTrace, read: scanner.Scan) -> None:
         if code in skip:
             continue
         here = np.flatnonzero(codes == code)
+        if code == scanner.NOTE_DANGLING:
+            made.dangling = np.unique(nodes[here]).astype(np.int64)
+        elif code not in {scanner.NOTE_DUPLICATE, scanner.NOTE_TWO_IDS}:
+            made.noted.update(nodes[here].tolist())
         for k in here[:_MOST_LISTED]:
-            made.problems.append(_problem(made, read, int(code), int(nodes[k]), int(values[k])))
+            problem = _problem(made, read, int(code), int(nodes[k]), int(values[k]))
+            made.problems.append((_RANKING[int(code)], problem))
         if len(here) > _MOST_LISTED:
-            more = _WHAT[int(code)].format(len(here) - _MOST_LISTED)
-            made.problems.append(
-                TraceError(f"{_at(made)}: {more} more", path=made.path, rank=made.rank)
-            )
+            more = _WHAT[int(code)].format(f"{len(here) - _MOST_LISTED} more")
+            problem = TraceError(f"{_at(made)}: {more}", path=made.path, rank=made.rank)
+            made.problems.append((_RANKING[int(code)], problem))
 
 
+_RANKING = {
+    scanner.NOTE_CORRUPT: Order.FILE,
+    scanner.NOTE_DUPLICATE: Order.IDS,
+    scanner.NOTE_TWO_IDS: Order.IDS,
+    scanner.NOTE_DANGLING: Order.DANGLING,
+    scanner.NOTE_KIND: Order.VALUES,
+    scanner.NOTE_COLL: Order.VALUES,
+    scanner.NOTE_VALUE: Order.VALUES,
+}
 _WHAT = {
     scanner.NOTE_DANGLING: "{} dependencies on missing nodes",
     scanner.NOTE_DUPLICATE: "{} duplicate node ids",
@@ -270,15 +278,10 @@ def _read_splits(
                 isinstance(v, int) and 0 <= v < 1 << 63 for v in values
             )
             if not whole:
-                made.problems.append(
-                    TraceError(
-                        f"{_at(made)}: {made.describe(node)}: {name} {_short(values)} is no list "
-                        "of sizes",
-                        path=made.path,
-                        rank=made.rank,
-                        node=int(made.id[node]),
-                    )
-                )
+                text = f"{_at(made)}: {made.describe(node)}: {name} {_short(values)} is no list of sizes"
+                number = int(made.id[node])
+                problem = TraceError(text, path=made.path, rank=made.rank, node=number)
+                made.problems.append((Order.VALUES, problem))
                 break
             pair.append(np.array(values, np.int64))
         if len(pair) == 2:
@@ -354,13 +357,9 @@ def _scale(trace: Trace, elements: str | None, unit: int | None) -> None:
         for column in (rank.nbytes, rank.tensor_size):
             known = column >= 0
             if known.any() and int(column[known].max()) > (1 << 63) // unit - 1:
-                rank.problems.append(
-                    TraceError(
-                        f"{_at(rank)}: a size does not fit into 64 bits as {elements}",
-                        path=rank.path,
-                        rank=rank.rank,
-                    )
-                )
+                text = f"{_at(rank)}: a size does not fit into 64 bits as {elements}"
+                problem = TraceError(text, path=rank.path, rank=rank.rank)
+                rank.problems.append((Order.VALUES, problem))
                 column[known] = 0
             column[known] *= unit
         for sent, received in rank.split_lists:

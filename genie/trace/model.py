@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -35,6 +36,20 @@ COLUMNS: dict[str, tuple[str, int]] = {
 }
 
 Splits = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+class Order(IntEnum):
+    """How telling a problem is: lower ones come first and are what `check` raises."""
+
+    FILE = 0
+    RANKS = 1
+    CYCLE = 2
+    IDS = 3
+    DANGLING = 4
+    VALUES = 5
+    GROUPS = 6
+    MATCH = 7
+    UNITS = 8
 
 
 class Records(Protocol):
@@ -140,7 +155,10 @@ class RankTrace:
         self.split_lists: list[Splits] = list(split_lists)
         self.metadata: dict[str, Any] = {}
         self.ignored: dict[str, int] = {}
-        self.problems: list[TraceError] = []
+        self.problems: list[tuple[Order, TraceError]] = []
+        self.dangling: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self.noted: set[int] = set()
+        self._order: npt.NDArray[np.int64] | None = None
         self.missing = False
         self._records = records
         for name, (dtype, default) in COLUMNS.items():
@@ -166,6 +184,15 @@ class RankTrace:
     def parents(self, i: int) -> npt.NDArray[np.uint32]:
         """Return the positions of the parents of the node at position `i`."""
         return self.deps[self.dep_indptr[i] : self.dep_indptr[i + 1]]
+
+    @property
+    def order(self) -> npt.NDArray[np.int64]:
+        """Positions in issue order, without the nodes on or behind a cycle."""
+        if self._order is None:
+            from genie._core.graph import issue_order
+
+            self._order = issue_order(self.dep_indptr, self.deps, self.id)
+        return self._order
 
     def name(self, i: int) -> str:
         """Return the name of the node at position `i`."""
