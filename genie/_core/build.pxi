@@ -415,8 +415,8 @@ cdef class _Setup:
                         cut = call[y - t.first] != call[x - t.first] or y - x == 255
                         cut = cut or (o.kind != OP_SEND and p.ops[y - 1].kind == OP_SEND)
                         z = x
-                        while not cut and z < y and o.kind != OP_PEEK:
-                            cut = p.ops[z].slot == o.slot and p.ops[z].kind == o.kind
+                        while not cut and z < y:
+                            cut = p.ops[z].slot == o.slot and p.ops[z].kind != OP_PEEK
                             z += 1
                         if cut:
                             break
