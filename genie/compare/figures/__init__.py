@@ -1,0 +1,1 @@
+"""Figures ready for a paper: functions that take what they draw, and the style they share."""
