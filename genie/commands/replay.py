@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         gpu=GpuModel.off() if args.no_gpu_model else None,
         timeout=parse_time(args.timeout) / 1e9,
         progress=common.progress_bar("replay"),
+        on_error="record",
     )
     code = common.finish(args, recording)
     if args.perfetto:
