@@ -77,8 +77,10 @@ def walk(kind: str, size: int, width: int, group: int, padded: bool = True) -> W
         padded: reduce_scatter messages keep room for blocks of ranks that do not exist
             (2.26.2 and later).
     """
-    make = _gather if kind == "all_gather" else _scatter
-    steps, messages = make(size, width, group, padded)
+    if kind == "all_gather":
+        steps, messages = _gather(size, width, group)
+    else:
+        steps, messages = _scatter(size, width, group, padded)
     last: dict[int, _Step] = {}
     for step in steps:
         if step.use >= 0:
@@ -119,7 +121,7 @@ def _draws(depth: int) -> Iterator[int]:
         yield value
 
 
-def _gather(size: int, width: int, group: int, padded: bool) -> tuple[list[_Step], dict[int, int]]:
+def _gather(size: int, width: int, group: int) -> tuple[list[_Step], dict[int, int]]:
     """all_gather's steps, and the message that each block travels in."""
     stride = (1 << (size - 1).bit_length()) // width
     steps: list[_Step] = []

@@ -196,6 +196,8 @@ def receives(message: IntArray, request: IntArray, conn: Connection, grouped: in
 def multi_send(message: IntArray, request: int, nbytes: IntArray, conn: Connection) -> Table:
     """Work requests of one grouped send: a write each, then the sizes with the immediate.
 
+    The writes go to unrelated buffers, so `remote_offset` is 0 for all of them, as in golden.
+
     Args:
         message: number of each message of the group.
         request: number of the group on its connection.
@@ -216,7 +218,6 @@ def multi_send(message: IntArray, request: int, nbytes: IntArray, conn: Connecti
     out["message"][:, :count] = message
     out["opcode"][:, :count] = OPCODES[WRITE]
     out["nbytes"][:, :count] = length
-    out["remote_offset"][:, :count] = offset
     last = out[:, count]
     last["message"] = message[-1]
     last["opcode"] = OPCODES[WRITE_IMM]
