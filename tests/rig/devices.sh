@@ -54,12 +54,8 @@ wait_port() { # wait_port TCP_PORT: until somebody listens there (no sleeps that
     return 1
 }
 
-counters() { # counters DEVICE: its non-zero hardware counters, on one line
-    local file
-    printf '%s' "$1"
-    for file in /sys/class/infiniband/"$1"/ports/1/hw_counters/*; do
-        case $file in */lifespan) continue ;; esac
-        [ "$(cat "$file")" = 0 ] || printf ' %s=%s' "${file##*/}" "$(cat "$file")"
-    done
-    echo
+counters() { # counters DEVICE: its non-zero hardware counters, on one line (one process)
+    awk -v ORS=' ' -v d="$1" 'BEGIN { print d }
+        FNR == 1 && $1 != 0 && FILENAME !~ /lifespan/ { n = split(FILENAME, p, "/"); print p[n] "=" $1 }
+        END { printf "\n" }' /sys/class/infiniband/"$1"/ports/1/hw_counters/*
 }
