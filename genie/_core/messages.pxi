@@ -156,7 +156,8 @@ cdef void try_post(Core* e, Conn* c) noexcept nogil:
     cdef RecvM* room
     cdef int rc
     while c.s_post != c.s_tail:
-        if c.s_post == c.credits:
+        # A transport counts announcements itself: it says -EAGAIN, and READY when there is room.
+        if c.kind != TRANSPORT and c.s_post == c.credits:
             return
         m = &c.sent[c.s_post & c.mask]
         if c.kind == TRANSPORT:
@@ -164,9 +165,7 @@ cdef void try_post(Core* e, Conn* c) noexcept nogil:
                 return
             rc = e.net.post_send(e.net.self, <uint32_t> c.id, m.nbytes, m.step)
             if rc != 0:
-                if rc == -EAGAIN:
-                    retry_later(e, c)
-                else:
+                if rc != -EAGAIN:
                     fail_conn(e, c, rc, True)
                 return
             e.net_dirty = 1

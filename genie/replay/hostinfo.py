@@ -6,8 +6,11 @@ import itertools
 import math
 import os
 import resource
+import socket
 from dataclasses import dataclass
 from pathlib import Path
+
+from genie.errors import GenieError
 
 _NET = Path("/sys/class/net")
 _RDMA = Path("/sys/class/infiniband")
@@ -126,3 +129,18 @@ def _proc_net(path: str, prefix: str) -> dict[str, int]:
         if names.startswith(prefix + ":") and values.startswith(prefix + ":"):
             return dict(zip(names.split()[1:], map(int, values.split()[1:]), strict=False))
     return {}
+
+
+def interface_of(address: str) -> str:
+    """Return the interface that has IP address `address`, "" if none has."""
+    from genie.replay.transports.interfaces import address_of
+
+    if address.startswith("127."):
+        return "lo"
+    for _, name in socket.if_nameindex():
+        try:
+            if address_of(name) == address:
+                return name
+        except GenieError:
+            continue
+    return ""

@@ -72,6 +72,8 @@ class Setup(Message, frozen=True):
     """Seconds for connecting, and without progress before the watchdog reports."""
     spin: bool
     log_messages: str
+    compress: bool = False
+    """Whether tables are compressed on their way back (not on one host)."""
     options: dict[str, Any] = {}
 
 
@@ -138,12 +140,28 @@ class Progress(Message, frozen=True):
 
 
 class Done(Message, frozen=True):
-    """The engine returned; tables follow."""
+    """The engine returned; its logs follow as blobs."""
 
     status: str
-    tables: tuple[str, ...]
+    """What `Engine.run` returned."""
+    start_ns: int
+    """CLOCK_MONOTONIC of the worker that is 0 in its logs."""
+    end_ns: int
+    """CLOCK_MONOTONIC of the worker when it was over."""
+    blobs: tuple[str, ...]
     explanation: str = ""
     dropped: tuple[int, int] = (0, 0)
+    """Rows of ops and of messages beyond the limits."""
+    health: dict[str, float] = {}
+    """Columns of table health."""
+    counters: tuple[tuple[str, str, int, int], ...] = ()
+    """Device, counter, value before, value after."""
+    failures: tuple[dict[str, Any], ...] = ()
+    """Columns of table failures, text as text."""
+    failures_more: int = 0
+    """Failures beyond those listed."""
+    rejected: int = 0
+    """Strangers that the transport refused."""
 
 
 class Failed(Message, frozen=True):

@@ -1,0 +1,166 @@
+"""`replay()`: a trace's communication over the real network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from genie.errors import GenieError, InputError
+from genie.replay.endpoints import Endpoint, deal_ranks, parse_endpoints
+from genie.replay.plan import Plan
+from genie.replay.plan import plan as make_plan
+
+if TYPE_CHECKING:
+    from genie.replay.cluster import Cluster
+    from genie.replay.compute import ComputeModel
+    from genie.replay.control import Control, Settings
+    from genie.replay.gpu import GpuModel
+    from genie.replay.nccl.env import Nccl
+    from genie.replay.recording import Recording
+    from genie.trace import Trace
+
+
+def replay(
+    trace: Trace | Plan,
+    endpoints: str | os.PathLike[str] | Endpoint | Sequence[str | Endpoint] = "local:2",
+    *,
+    cluster: Cluster | None = None,
+    nccl: Nccl | None = None,
+    transport: str = "auto",
+    iterations: int = 1,
+    warmup: int = 0,
+    time_scale: float = 1.0,
+    compute: ComputeModel | None = None,
+    gpu: GpuModel | None = None,
+    progress: Callable[[int, int], None] | bool | None = None,
+    timeout: float = 60.0,
+    log_messages: bool = True,
+    on_error: Literal["raise", "record"] = "raise",
+    options: dict[str, Any] | None = None,
+) -> Recording:
+    """Replay a trace between workers over the real network and return what was measured.
+
+    Args:
+        trace: From `genie.load`, or a `Plan`.
+        endpoints: Where workers run: "local:N", a list, or a file; one worker each, in the order
+            of the cluster's hosts.
+        cluster: The machine that is emulated; None is `Cluster.local` with one host an endpoint.
+        nccl: NCCL version and environment.
+        transport: "auto", "tcp" or "verbs".
+        iterations: Measured iterations.
+        warmup: Iterations before them, recorded with negative numbers.
+        time_scale: Factor on compute times.
+        compute: Roofline for compute nodes without a duration.
+        gpu: GPU-time model.
+        progress: Called with (nodes done, nodes in all); True is a bar, False nothing, None a bar
+            when stderr is a terminal.
+        timeout: Seconds for workers to start and to connect, and without any progress in the run.
+        log_messages: Keep the `messages` table.
+        on_error: What to do when a run that had begun fails or is interrupted: "raise" the error,
+            whose `recording` attribute holds what was recorded, or return ("record") that
+            Recording, marked incomplete.
+        options: Further options of the transport, such as {"sockets": 2} for TCP.
+
+    Raises:
+        InputError: Endpoints, ranks and cluster that do not fit together.
+        GenieError: As `genie.plan`, or what ended the run; every worker is gone by then.
+        KeyboardInterrupt: Ctrl-C, with on_error="raise".
+    """
+    from genie.replay.control import InterruptedRunError
+    from genie.replay.progress import make_progress
+
+    if on_error not in ("raise", "record"):
+        raise InputError(f"on_error is 'raise' or 'record', not {on_error!r}")
+    if iterations < 1 or warmup < 0 or not time_scale >= 0 or not timeout > 0:
+        raise InputError("iterations >= 1, warmup >= 0, time_scale >= 0 and timeout > 0, please")
+    ends = parse_endpoints(endpoints)
+    made = _plan(trace, ends, cluster, nccl, compute, gpu)
+    settings = _settings(transport, ends)
+    settings.iterations, settings.warmup, settings.time_scale = iterations, warmup, time_scale
+    settings.timeout = timeout
+    settings.log_messages = "network" if log_messages else "none"
+    settings.options = dict(options or {})
+    bar = make_progress(progress, "replay")
+    control = _control(made, ends, settings, bar)
+    try:
+        outcome = control.run()
+    finally:
+        close = getattr(bar, "close", None)
+        if close is not None and not callable(progress):
+            close()
+    error = outcome.error
+    if error is not None and outcome.started_ns < 0:
+        if isinstance(error, InterruptedRunError) and on_error == "raise":
+            raise KeyboardInterrupt(error.message)
+        raise error
+    from genie.replay.collect import recording
+
+    result = recording(control)
+    if error is None or on_error == "record":
+        return result
+    raised: GenieError | KeyboardInterrupt = error
+    if isinstance(error, InterruptedRunError):
+        raised = KeyboardInterrupt(error.message)
+    raised.recording = result  # type: ignore[union-attr]
+    raise raised
+
+
+def _plan(
+    trace: Trace | Plan,
+    ends: Sequence[Endpoint],
+    cluster: Cluster | None,
+    nccl: Nccl | None,
+    compute: ComputeModel | None,
+    gpu: GpuModel | None,
+) -> Plan:
+    """Return the plan, with as many hosts as there are endpoints."""
+    if isinstance(trace, Plan):
+        made = trace
+    else:
+        if cluster is None:
+            from genie.replay.cluster import Cluster as ClusterClass
+
+            per_host = len(deal_ranks(trace.world_size, ends)[0])
+            cluster = ClusterClass.local(len(ends), per_host)
+        elif cluster.n_hosts != len(ends):
+            raise _hosts_differ(cluster.name, cluster.n_hosts, ends)
+        made = make_plan(trace, cluster, nccl=nccl, compute=compute, gpu=gpu)
+    if made.n_hosts != len(ends):
+        raise _hosts_differ(made.cluster.name, made.n_hosts, ends)
+    return made
+
+
+def _hosts_differ(name: str, hosts: int, ends: Sequence[Endpoint]) -> InputError:
+    return InputError(
+        f"cluster {name} has {hosts} hosts, there are {len(ends)} endpoints: one worker runs the "
+        "ranks of one host, so the numbers must be equal",
+        hosts=hosts,
+        endpoints=len(ends),
+    )
+
+
+def _settings(transport: str, ends: Sequence[Endpoint]) -> Settings:
+    """Return settings with the transport chosen."""
+    from genie.replay.control import Settings as SettingsClass
+
+    if transport not in ("auto", "tcp", "verbs"):
+        raise InputError(f"transport is 'auto', 'tcp' or 'verbs', not {transport!r}")
+    if transport == "auto":
+        transport = "tcp"
+    return SettingsClass(transport=transport)
+
+
+def _control(
+    made: Plan,
+    ends: Sequence[Endpoint],
+    settings: Settings,
+    progress: Callable[[int, int], None] | None,
+) -> Control:
+    from genie.replay.control import Control as ControlClass
+    from genie.replay.launch import LocalLauncher
+
+    remote = [str(end) for end in ends if not end.is_local]
+    if remote:
+        raise InputError(f"not this host: {', '.join(remote[:8])}; only local endpoints so far")
+    return ControlClass(made, ends, LocalLauncher(range(len(ends))), settings, progress=progress)
