@@ -14,6 +14,7 @@ from genie.replay.nccl.tuner import tune
 from genie.replay.network import Network
 from genie.replay.plan import Plan, plan
 from genie.replay.recording import Recording
+from genie.replay.run import replay
 from genie.replay.simulate import simulate
 from genie.trace import Trace, load
 from genie.version import __version__
@@ -32,6 +33,7 @@ __all__ = [
     "__version__",
     "load",
     "plan",
+    "replay",
     "schedule",
     "schedule_group",
     "simulate",
