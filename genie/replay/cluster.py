@@ -38,8 +38,8 @@ __all__ = ["Cluster"]
 
 Members = Sequence[tuple[int, int]]
 _PXN = 7  # path code: at least one GPU reaches its NIC through another GPU
-_SEND = (0, "send", "s")
-_RECV = (1, "recv", "receive", "r")
+SEND = (0, "send", "s")
+RECV = (1, "recv", "receive", "r")
 
 
 class Cluster:
@@ -148,6 +148,41 @@ class Cluster:
         extra = Extra(like, sm, cpu_vendor, nic_gbps, version)
         source, layout, notes = graph_cluster(xml, hosts, extra)
         return cls(f"{source.machine.name}:{layout.n_hosts}", source, layout, notes=notes)
+
+    @classmethod
+    def from_nccl_log(
+        cls,
+        text: str | Path,
+        *,
+        hosts: int | None = None,
+        like: str | None = None,
+        sm: int | None = None,
+        cpu_vendor: str | None = None,
+        nic_gbps: float | None = None,
+        nccl_version: str | None = None,
+    ) -> Cluster:
+        """Return the cluster of an NCCL_DEBUG=INFO log: its largest communicator.
+
+        Rings, trees, channel counts, NVLS heads and NICs are those printed; what follows from
+        them is derived, what does not is missing, and `notes` says which is which. A rank of
+        a tree, or a ring, that is missing raises `ScheduleError` when asked for.
+
+        Args:
+            text: The log as text or path; lines of several ranks may be mixed.
+            hosts: Number of hosts, where the log has no nNodes line.
+            like: Preset that gives what a log does not say: bandwidths, GPU and CPU.
+            sm: Compute capability times ten.
+            cpu_vendor: "intel", "amd" or "arm".
+            nic_gbps: GB/s of one NIC.
+            nccl_version: Release, where the log does not name it.
+
+        Raises:
+            InputError: No NCCL lines, contradictions, or the logs of two jobs in one.
+        """
+        from genie.replay.clusters.log_replay import LogCluster
+
+        version = tuple(map(int, nccl_version.split("."))) if nccl_version else None
+        return LogCluster.read(text, hosts, Extra(like, sm, cpu_vendor, nic_gbps, version))
 
     def to_nccl_graph(self, host: int = 0) -> str:
         """Return the search results of one host as NCCL's graph dump.
@@ -497,9 +532,9 @@ class Cluster:
             NIC number on `rank`'s host, and the rank whose GPU and proxy send on it (PXN);
             receives never use PXN, so there it is `rank` itself.
         """
-        if direction not in _SEND and direction not in _RECV:
+        if direction not in SEND and direction not in RECV:
             raise InputError(f"direction {direction!r}: expected 0 or 'send', 1 or 'recv'")
-        sending = direction in _SEND
+        sending = direction in SEND
         host = int(self.layout.host[rank])
         index = int(self.layout.gpu_sets[1][host])
         nics, found = self._nics[index], self._found[index]

@@ -6,13 +6,14 @@ nccl-subcommunicators section 3.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import overload
 
 import numpy as np
 import numpy.typing as npt
 
+from genie.errors import ScheduleError
 from genie.replay.clusters.graph import Graph
 from genie.replay.clusters.layout import Layout
 from genie.replay.nccl.trees import double_binary_tree
@@ -22,8 +23,15 @@ __all__ = ["Channel", "Down", "Ring", "Tree", "Up", "build_ring", "build_tree", 
 Ints = npt.NDArray[np.int32]
 
 
+UNKNOWN = -2
+"""Stands in an array for the parent of a rank whose tree row a log does not show."""
+
+
 class Up(Sequence[int]):
-    """Parent of each rank, -1 none; compares equal to a list of ints."""
+    """Parent of each rank, -1 none; compares equal to a list of ints.
+
+    Asking for a rank that a log does not show raises `ScheduleError`.
+    """
 
     def __init__(self, array: Ints) -> None:
         self.array = array
@@ -37,7 +45,11 @@ class Up(Sequence[int]):
     def __getitem__(self, rank: slice) -> list[int]: ...
     def __getitem__(self, rank: int | slice) -> int | list[int]:
         value = self.array[rank]
-        return value.tolist() if isinstance(rank, slice) else int(value)
+        if isinstance(rank, slice):
+            return [int(x) for x in value]
+        if value == UNKNOWN:
+            raise _not_shown(rank)
+        return int(value)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Up):
@@ -58,8 +70,9 @@ class Up(Sequence[int]):
 class Down(Sequence[list[int]]):
     """Children of each rank in NCCL's order; compares equal to a list of lists."""
 
-    def __init__(self, array: Ints) -> None:
+    def __init__(self, array: Ints, up: Ints) -> None:
         self.array = array
+        self._up = up
 
     def __len__(self) -> int:
         return len(self.array)
@@ -71,6 +84,8 @@ class Down(Sequence[list[int]]):
     def __getitem__(self, rank: int | slice) -> list[int] | list[list[int]]:
         if isinstance(rank, slice):
             return [self._row(row) for row in self.array[rank]]
+        if self._up[rank] == UNKNOWN:
+            raise _not_shown(rank)
         return self._row(self.array[rank])
 
     @staticmethod
@@ -128,7 +143,7 @@ class Tree:
     @cached_property
     def _both(self) -> tuple[Up, Down]:
         up, down = self._build()
-        return Up(up), Down(down)
+        return Up(up), Down(down, up)
 
     @property
     def up(self) -> Up:
@@ -146,12 +161,25 @@ class Channel:
 
     Attributes:
         index: Channel number.
+
+    Args:
+        index: Channel number.
+        ring: The ring; None where a log shows only some of its links.
+        tree: The tree.
+        links: Previous and next rank where the log shows them, for a channel without ring.
     """
 
-    def __init__(self, index: int, ring: Ring | None, tree: Tree | None) -> None:
+    def __init__(
+        self,
+        index: int,
+        ring: Ring | None,
+        tree: Tree,
+        links: Mapping[int, tuple[int | None, int | None]] | None = None,
+    ) -> None:
         self.index = index
         self._ring = ring
         self._tree = tree
+        self._links = links or {}
 
     @property
     def ring(self) -> list[int]:
@@ -169,23 +197,29 @@ class Channel:
 
     def ring_next(self, rank: int) -> int:
         """Return the rank that `rank` sends to."""
+        known = self._links.get(rank, (None, None))[1]
+        if known is not None:
+            return known
         ring = self._have_ring()
         return int(ring.order[(ring.position[rank] + 1) % len(ring.order)])
 
     def ring_prev(self, rank: int) -> int:
         """Return the rank that `rank` receives from."""
+        known = self._links.get(rank, (None, None))[0]
+        if known is not None:
+            return known
         ring = self._have_ring()
         return int(ring.order[int(ring.position[rank]) - 1])
 
     @property
     def tree_up(self) -> Up:
         """Parent of each rank, -1 for the root."""
-        return self._have_tree().up
+        return self._tree.up
 
     @property
     def tree_down(self) -> Down:
         """Children of each rank: the one on its own host first, then NCCL's child 0 and 1."""
-        return self._have_tree().down
+        return self._tree.down
 
     @property
     def has_ring(self) -> bool:
@@ -194,18 +228,16 @@ class Channel:
 
     @property
     def has_tree(self) -> bool:
-        """Whether the tree is known (a log may show only rings)."""
-        return self._tree is not None
+        """Whether every rank's place in the tree is known."""
+        return not bool((self._tree.up.array == UNKNOWN).any())
 
     def _have_ring(self) -> Ring:
         if self._ring is None:
-            raise _missing(self.index, "ring")
+            raise ScheduleError(
+                f"the ring of channel {self.index} is not known (see the cluster's notes)",
+                channel=self.index,
+            )
         return self._ring
-
-    def _have_tree(self) -> Tree:
-        if self._tree is None:
-            raise _missing(self.index, "tree")
-        return self._tree
 
     def __repr__(self) -> str:
         return f"<Channel {self.index}>"
@@ -223,12 +255,10 @@ def channel_plan(search: int, kept: int, total: int) -> list[tuple[int, bool]]:
     return [doubled[i % kept % len(doubled)] for i in range(total)]
 
 
-def _missing(channel: int, what: str) -> Exception:
-    from genie.errors import ScheduleError
-
+def _not_shown(rank: int) -> ScheduleError:
     return ScheduleError(
-        f"the {what} of channel {channel} is not known (see the cluster's notes)",
-        channel=channel,
+        f"the log does not show rank {rank}'s place in this tree (see the cluster's notes)",
+        rank=rank,
     )
 
 
@@ -269,7 +299,7 @@ def build_ring(layout: Layout, graphs: Sequence[Graph], channel: int, n_search: 
 
 
 # Which entry of a host's chain talks to the parent, to child 0 and to child 1.
-_ATTACH = {1: (0, 1, 0), 2: (0, 1, 1), 3: (0, 0, 0)}
+ATTACH = {1: (0, 1, 0), 2: (0, 1, 1), 3: (0, 0, 0)}
 
 
 def build_tree(
@@ -295,7 +325,7 @@ def build_tree(
         ranks = layout.by_host[layout.offset[hosts][:, None] + order]
         up[ranks[:, 1:]] = ranks[:, :-1]
         down[ranks[:, :-1], 0] = ranks[:, 1:]
-        attach = _ATTACH[graphs[index].pattern] if len(order) > 1 else _ATTACH[3]
+        attach = ATTACH[graphs[index].pattern] if len(order) > 1 else ATTACH[3]
         door[hosts] = ranks[:, attach]
     join_hosts(up, down, door, second)
     return up, down

@@ -107,7 +107,7 @@ def _ring(channel: Channel) -> str:
 
 def _tree(cluster: Cluster, channel: Channel) -> str:
     if not channel.has_tree:
-        return "not known"
+        return "known in part (see notes)"
     up = channel.tree_up.array
     host = cluster.host_of
     roots = [str(r) for r in range(len(up)) if up[r] < 0]

@@ -91,6 +91,11 @@ class Layout:
         """Ranks on each host."""
         return np.bincount(self.host, minlength=self.n_hosts).astype(np.int32)
 
+    @property
+    def max_local(self) -> int:
+        """Most ranks on a host."""
+        return int(self.counts.max())
+
     @cached_property
     def offset(self) -> npt.NDArray[np.int64]:
         """Where each host's ranks begin in `by_host`; one more entry than hosts."""

@@ -11,7 +11,7 @@ from genie.replay.clusters.channels import Down, Up, join_hosts
 from genie.replay.clusters.graph import Graph
 from genie.replay.clusters.layout import Layout
 
-__all__ = ["NvlsTree", "build_nvls_trees"]
+__all__ = ["NvlsTree", "build_nvls_trees", "join_heads"]
 
 Ints = npt.NDArray[np.int32]
 
@@ -30,7 +30,7 @@ class NvlsTree:
         self.heads = heads
         self.head_of = head_of
         self.up = Up(up)
-        self.down = Down(down)
+        self.down = Down(down, up)
 
     @property
     def n_heads(self) -> int:
@@ -54,6 +54,17 @@ def build_nvls_trees(
         local = np.array([gpus.index(head[0]) for head in graphs[index].intra[:n_heads]])
         hosts = np.flatnonzero(set_of_host == index)
         heads[hosts] = layout.by_host[layout.offset[hosts][:, None] + local]
+    return join_heads(layout, heads)
+
+
+def join_heads(layout: Layout, heads: Ints) -> tuple[NvlsTree, NvlsTree]:
+    """Return the trees of even and of odd channels for given heads.
+
+    Args:
+        layout: The members.
+        heads: Ranks that are heads, one row a host, one column a head.
+    """
+    n_heads = heads.shape[1]
     head_of = np.full(layout.n_ranks, -1, dtype=np.int32)
     head_of[heads] = np.arange(n_heads, dtype=np.int32)
     trees = []

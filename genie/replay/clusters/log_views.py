@@ -1,0 +1,175 @@
+"""Which lines of an NCCL log belong to which communicator, and whether it is one job's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from genie.errors import InputError
+
+__all__ = ["COMM", "RANKS", "View", "choose", "split"]
+
+_PREFIX = re.compile(
+    r"([\w.\-]+):(\d+):(\d+) \[(\d+)\] NCCL (?:INFO|WARN|TRACE) (.*)$",
+)
+_PLAIN = re.compile(r"NCCL (?:INFO|WARN|TRACE) (.*)$")
+COMM = re.compile(r"comm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)")
+_COMM_ID = re.compile(r"commId (0x[0-9a-fA-F]+)")
+RANKS = re.compile(r"(?:Channel|Ring) (\d+)(?:/(\d+))?\s*:((?:\s+\d+)+)\s*(?:\.\.\.)?\s*$")
+
+
+@dataclass
+class View:
+    """One process's lines about one communicator.
+
+    Attributes:
+        process: Host name, process id and device; ("",) in a log without prefixes.
+        pointer: Address of the communicator in the process.
+        identity: Id that all ranks of the communicator share (2.17 and later).
+        rank: Rank of the process.
+        n_ranks: Ranks of the communicator.
+        complete: Whether its set-up is over.
+        lines: Line numbers and texts.
+    """
+
+    process: tuple[str, ...]
+    pointer: str | None = None
+    identity: str | None = None
+    rank: int | None = None
+    n_ranks: int | None = None
+    complete: bool = False
+    lines: list[tuple[int, str]] = field(default_factory=list)
+
+
+def _lines(text: str) -> Iterator[tuple[int, tuple[str, ...], str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _PREFIX.search(line)
+        if match:
+            host, pid, _, device, rest = match.groups()
+            yield number, (host, pid, device), rest
+            continue
+        plain = _PLAIN.search(line)
+        yield number, ("",), plain[1] if plain else line.strip()
+
+
+def split(text: str) -> list[View]:
+    """Give each line to the communicator its process was setting up when it wrote it."""
+    views: list[View] = []
+    current: dict[tuple[str, ...], View] = {}
+    named: dict[tuple[tuple[str, ...], str], View] = {}
+    for number, process, line in _lines(text):
+        match = COMM.search(line)
+        if match:
+            pointer, rank, ranks = match[1], int(match[2]), int(match[3])
+            key = (process, pointer)
+            view = named.get(key)
+            if view is None or (view.complete and "Init START" in line):
+                view = current.get(process)
+                fresh = view is None or view.complete or view.pointer is not None
+                if view is None or fresh:
+                    view = View(process)
+                    views.append(view)
+                named[key] = view
+            elif view.rank is not None and (view.rank, view.n_ranks) != (rank, ranks):
+                view = View(process)  # an address used again
+                views.append(view)
+                named[key] = view
+            view.pointer, view.rank, view.n_ranks = pointer, rank, ranks
+            identity = _COMM_ID.search(line)
+            if identity:
+                view.identity = identity[1]
+            view.complete = view.complete or "COMPLETE" in line
+            view.lines.append((number, line))
+            current[process] = view
+            continue
+        if not _is_about_channels(line):
+            continue
+        found = current.get(process)
+        if found is None or (found.complete and _starts_setup(line)):
+            found = View(process)
+            views.append(found)
+            current[process] = found
+        found.lines.append((number, line))
+    return views
+
+
+def _is_about_channels(line: str) -> bool:
+    return any(
+        word in line
+        for word in ("Channel ", "Ring ", "Tree", "channels", "P2P Chunksize", "NVLS Head",
+                     "Pattern ", "NET/", "GPU/")
+    )  # fmt: skip
+
+
+def _starts_setup(line: str) -> bool:
+    """Whether a line belongs to a communicator's set-up and not to later connections."""
+    return "via " not in line and any(w in line for w in ("Trees", "Pattern ", "Channel "))
+
+
+def choose(views: list[View], where: str) -> list[View]:
+    """Return the views of the largest communicator; refuse two jobs."""
+    if not views:
+        raise InputError(
+            f"{where}: no NCCL lines about channels (NCCL_DEBUG=INFO prints them)", path=where
+        )
+    turn: dict[tuple[str, ...], int] = {}
+    groups: dict[tuple[object, ...], list[View]] = {}
+    for view in views:
+        order = turn[view.process] = turn.get(view.process, -1) + 1
+        key = (view.identity,) if view.identity else ("turn", order, view.n_ranks)
+        groups.setdefault(key, []).append(view)
+    _join_anonymous(groups)
+    best = max(groups.values(), key=lambda g: (max(v.n_ranks or 0 for v in g), len(g)))
+    _refuse_two(best, where)
+    inside = {view.process[:2] for view in best}
+    for other in groups.values():
+        if other is best:
+            continue
+        if not inside & {view.process[:2] for view in other}:
+            raise InputError(
+                f"{where}: two jobs in one log: a communicator of "
+                f"{best[0].n_ranks or 'unknown'} ranks and one of "
+                f"{other[0].n_ranks or 'unknown'} ranks share no process; give the log of one",
+                path=where,
+            )
+    return best
+
+
+def _join_anonymous(groups: dict[tuple[object, ...], list[View]]) -> None:
+    """Lines without a communicator belong to the named one that lacks those processes."""
+    loose = [key for key, group in groups.items() if all(v.n_ranks is None for v in group)]
+    named = [key for key in groups if key not in loose]
+    if len(named) == 1 and loose:
+        processes = {v.process for v in groups[named[0]]}
+        for key in loose:
+            extra = [v for v in groups[key] if v.process not in processes]
+            if len(extra) == len(groups[key]):
+                groups[named[0]] += groups.pop(key)
+
+
+def _refuse_two(group: list[View], where: str) -> None:
+    seen: dict[int, tuple[str, ...]] = {}
+    for view in group:
+        if view.rank is None:
+            continue
+        if view.rank in seen and seen[view.rank] != view.process:
+            a, b = seen[view.rank], view.process
+            raise InputError(
+                f"{where}: two jobs in one log: rank {view.rank} of {view.n_ranks} is process "
+                f"{a[1]} on {a[0]} and process {b[1]} on {b[0]}; give the log of one",
+                path=where,
+                rank=view.rank,
+            )
+        seen[view.rank] = view.process
+    firsts = {
+        view.process
+        for view in group
+        if any(RANKS.search(line) and "->" not in line for _, line in view.lines)
+    }
+    if len(firsts) > 1:
+        names = " and ".join(f"process {p[1]} on {p[0]}" for p in sorted(firsts)[:2])
+        raise InputError(
+            f"{where}: two jobs in one log: only rank 0 lists the rings, and {names} both do",
+            path=where,
+        )
