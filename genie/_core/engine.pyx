@@ -81,7 +81,7 @@ include "heap.pxi"
 include "simnet.pxi"
 include "messages.pxi"
 include "streams.pxi"
-include "graph.pxi"
+include "nodes.pxi"
 include "loop.pxi"
 
 STREAM = np.dtype([
