@@ -32,7 +32,7 @@ def recording(control: Control) -> Recording:
     whole, labels = merge(parts)
     if not parts:
         labels = {}
-    whole["health"] = _health(outcome)
+    whole["health"] = _health(control)
     whole["counters"], more = _counters(outcome)
     labels |= more
     whole["failures"], more = _failures(control)
@@ -88,11 +88,13 @@ def _part(
     return found, labels
 
 
-def _health(outcome: Outcome) -> npt.NDArray[np.void]:
+def _health(control: Control) -> npt.NDArray[np.void]:
+    outcome = control.outcome
     table = tables.empty("health", len(outcome.results))
     names = set(table.dtype.names or ())
     for worker, (row, result) in enumerate(zip(table, outcome.results, strict=True)):
         row["worker"] = worker
+        row["ranks"] = len(control.plan.ranks_of(worker))
         row["workers_on_host"] = outcome.workers_on_host.get(worker, 0)
         if result.hello is not None:
             row["cores"] = result.hello.cores

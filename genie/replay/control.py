@@ -44,6 +44,8 @@ CLOCK_VAR = "GENIE_CLOCK_SYNC"
 #: Seconds for workers to hand over what they recorded after a failure, and then to be gone.
 GRACE = 3.0
 LAST = 1.0
+#: Seconds of silence from all workers after which nothing more is expected of them.
+SILENCE = 1.5
 #: Seconds in which the cause of a failure may show itself behind its first symptom.
 SETTLE = 0.4
 #: Shards on their way at a time, so that memory does not grow with the number of workers.
@@ -416,16 +418,22 @@ class Control:
         self.outcome.error = cause
         coord = self._coord
         coord.broadcast(Abort(cause.message[:2000]))
-        stop = time.monotonic() + GRACE
+        begin = time.monotonic()
+        stop = begin + GRACE
         interrupts = self._signals.count
         # Whoever has not even been told to start has recorded nothing.
         while self.outcome.started_ns >= 0 and time.monotonic() < stop:
             coord.pump(0.02)
             self._collect()
             self._note_causes()
-            if self._signals.count > interrupts or not any(
-                not result.whole and worker not in coord.lost
-                for worker, result in enumerate(self.outcome.results)
+            silent = time.monotonic() - max(coord.last_read, begin) > SILENCE
+            if (
+                self._signals.count > interrupts
+                or silent
+                or not any(
+                    not result.whole and worker not in coord.lost
+                    for worker, result in enumerate(self.outcome.results)
+                )
             ):
                 break
         coord.finished.update(range(self.n))

@@ -85,6 +85,8 @@ class Coordinator:
         rejected: Reason → number of peers that were dropped.
         lost: Worker → why its connection ended.
         hellos: Worker → its Hello.
+        finished: Workers whose connection may end without an error.
+        last_read: time.monotonic() of the last bytes from any worker.
     """
 
     def __init__(
@@ -112,6 +114,7 @@ class Coordinator:
         }
         self._blobs: dict[tuple[int, str], bytes] = {}
         self._version_error: LaunchError | None = None
+        self.last_read = time.monotonic()
         self._selector = selectors.DefaultSelector()
         self._listener = _listen(host, port)
         self._selector.register(self._listener, selectors.EVENT_READ, None)
@@ -313,6 +316,8 @@ class Coordinator:
             self._drop(peer, f"the connection broke: {exc.strerror}")
             return
         at = time.monotonic_ns()
+        if peer.worker is not None:
+            self.last_read = time.monotonic()
         if not data:
             self._drop(peer, "the connection was closed")
             return

@@ -224,7 +224,7 @@ def _hello(index: int) -> Hello:
     return Hello(
         worker=index,
         protocol=PROTOCOL,
-        genie_version=os.environ.get("GENIE_TEST_VERSION", __version__),
+        genie_version=__version__,
         host=socket.gethostname(),
         pid=os.getpid(),
         cores=usable_cores(),

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from genie.errors import InputError, UnsupportedCollectiveError
-from genie.replay.nccl.choice import Choice, decide, element_size, model_bytes
+from genie.replay.nccl.choice import Choice, decide, model_bytes
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.names import (
+    ALL_GATHER,
     BROADCAST,
     DTYPE_CODE,
     OP_CODE,
@@ -156,10 +157,12 @@ def _item(index: int, task: Task, cluster: Cluster) -> _Item:
     function, dtype = function_code(task.kind), dtype_name(task.dtype)
     nbytes = model_bytes(function, task.count, dtype_size(dtype), cluster.n_ranks)
     count = plan_count(function, task.count, dtype)
-    # all_gather and broadcast are planned in bytes, whatever their type.
-    kept = "int8" if element_size(function, dtype) != dtype_size(dtype) else dtype
     traffic = task.count * dtype_size(dtype) * traffic_per_byte(function, cluster.n_ranks)
-    return _Item(index, task, function, kept, op_name(task.op), count, traffic, nbytes)
+    op = op_name(task.op)
+    if function in (ALL_GATHER, BROADCAST):
+        # Planned in bytes and reducing nothing, whatever the caller's type and operation.
+        dtype, op = "int8", "sum"
+    return _Item(index, task, function, dtype, op, count, traffic, nbytes)
 
 
 def _refuse_fusion(items: Sequence[_Item], nccl: Nccl) -> None:

@@ -19,6 +19,9 @@ from genie.replay.nccl.program import OP, PEEK, RECV, SEND, OpArray
 IntArray = npt.NDArray[np.int64]
 
 
+TAKE_NOTHING, TAKE_LOOK, TAKE_MESSAGE = range(3)
+
+
 @dataclass(frozen=True, eq=False)
 class Walk:
     """The steps of one chunk, in order, as columns of equal length.
@@ -28,12 +31,15 @@ class Walk:
         release: whether that message ends here; else it is only read.
         send: dimension that the step's block goes to, -1 none.
         blocks: blocks in the message that the step posts, 0 if the block is only accumulated.
+        take: the receive operation of the step in a program: `TAKE_NOTHING`, `TAKE_LOOK` (wait
+            for the message, leave it) or `TAKE_MESSAGE`.
     """
 
     receive: IntArray
     release: npt.NDArray[np.bool_]
     send: IntArray
     blocks: IntArray
+    take: npt.NDArray[np.int8]
 
 
 @dataclass
@@ -42,6 +48,7 @@ class _Step:
     target: int  # block that is sent, -1 none
     post: int = 0  # blocks posted
     release: bool = False
+    take: int = TAKE_NOTHING
 
 
 def aggregation(size: int, part_bytes: int, chunk_bytes: int) -> tuple[int, int]:
@@ -87,12 +94,36 @@ def walk(kind: str, size: int, width: int, group: int, padded: bool = True) -> W
             last[messages[step.use]] = step
     for step in last.values():
         step.release = True
+    _takes(steps, messages)
     return Walk(
         np.array([_lowest(step.use) if step.use >= 0 else -1 for step in steps], np.int64),
         np.array([step.release for step in steps], np.bool_),
         np.array([_lowest(step.target) if step.target >= 0 else -1 for step in steps], np.int64),
         np.array([step.post for step in steps], np.int64),
+        np.array([step.take for step in steps], np.int8),
     )
+
+
+def _takes(steps: list[_Step], messages: dict[int, int]) -> None:
+    """Chooses each step's receive operation.
+
+    A program can look at the next message of a connection only. Where a walk wider than its
+    messages goes back and forth between several, each is taken when it is first used.
+    """
+    by_dimension: dict[int, list[_Step]] = {}
+    for step in steps:
+        if step.use >= 0:
+            by_dimension.setdefault(_lowest(step.use), []).append(step)
+    for users in by_dimension.values():
+        order = [messages[step.use] for step in users]
+        in_turn = order == sorted(order)
+        seen: set[int] = set()
+        for step, message in zip(users, order, strict=True):
+            if in_turn:
+                step.take = TAKE_MESSAGE if step.release else TAKE_LOOK
+            elif message not in seen:
+                step.take = TAKE_MESSAGE
+            seen.add(message)
 
 
 def _lowest(value: int) -> int:
@@ -242,10 +273,11 @@ def pat_ops(
     steps = walk(kind, size, width, group, padded)
     sign = 1 if kind == "all_gather" else -1
     # A step becomes a receive (if it uses a message) and a send (if it posts one).
-    present = np.stack([steps.receive >= 0, steps.blocks > 0], axis=1)
+    present = np.stack([steps.take != TAKE_NOTHING, steps.blocks > 0], axis=1)
     dimension = np.stack([steps.receive, steps.send], axis=1)[present]
     kinds = np.broadcast_to(np.array([RECV, SEND], np.uint8), present.shape)[present]
-    peek = np.stack([~steps.release, np.zeros(len(steps.release), np.bool_)], axis=1)[present]
+    looks = steps.take == TAKE_LOOK
+    peek = np.stack([looks, np.zeros_like(looks)], axis=1)[present]
     blocks = np.broadcast_to(steps.blocks[:, None], present.shape)[present]
     distance = np.left_shift(1, dimension) * np.where(kinds == RECV, sign, -sign)
     lengths = _received(kinds, dimension, peek, blocks)

@@ -43,5 +43,10 @@ class ProgramCache:
                 self._held -= old.nbytes
         return made
 
+    def clear(self) -> None:
+        """Forgets all programs."""
+        self._programs.clear()
+        self._held = 0
+
 
 PROGRAMS = ProgramCache()
