@@ -245,8 +245,8 @@ def test_crash_in_a_worker_is_one_error(tmp_path, monkeypatch):
         tmp_path,
         monkeypatch,
         "import threading, os, signal\n"
-        "threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGSEGV)).start()",
-        time_scale=3000.0,
+        "threading.Timer(6.0, lambda: os.kill(os.getpid(), signal.SIGSEGV)).start()",
+        time_scale=20000.0,
     )
     assert "SIGSEGV" in str(error) and error.recording.complete is False
 
