@@ -6,6 +6,8 @@ import functools
 
 import numpy as np
 import pytest
+
+from genie.replay.nccl.schedule import schedule
 from golden_data import VERSIONS, exists, load
 from reference.golden_wire import (
     DTYPES,
@@ -16,8 +18,6 @@ from reference.golden_wire import (
     our_streams,
     parts,
 )
-
-from genie.replay.nccl.schedule import schedule
 
 #: (entries, message sequences) in the packaged files; a drop means the test went blind.
 COUNTS = {

@@ -6,14 +6,14 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from golden_data import VERSIONS, load
-from reference.golden_wire import preset
 
 from genie.replay.nccl import p2p
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.p2p_schedule import p2p_rules
 from genie.replay.nccl.rounds import hosts_in_order, rounds
 from genie.replay.nccl.schedule import p2p_group, schedule
+from golden_data import VERSIONS, load
+from reference.golden_wire import preset
 
 #: What is compared in the packaged files; a drop means the test went blind.
 COUNTS = {

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from golden_data import load
 from hypothesis import given
 from hypothesis import strategies as st
-from reference.golden_wire import KINDS, parts
 
 from genie.replay.nccl.pat import aggregation, walk
+from golden_data import load
+from reference.golden_wire import KINDS, parts
 
 COUNTS = {("2.30", "wire_pat"): 138, ("2.30", "wire_1gpu"): 134, ("2.27", "wire_pat"): 178}
 

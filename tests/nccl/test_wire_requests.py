@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from golden_data import VERSIONS, load
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.schedule import schedule
 from genie.replay.nccl.versions import parse_version
 from genie.replay.nccl.wire import MULTI_SEND_IMM, Connection, multi_send, receives, sends
+from golden_data import VERSIONS, load
 
 #: (sends, receives, grouped sends) compared.
 COUNTS = {"2.30": (840, 84, 6), "2.27": (840, 84, 6), "2.21": (540, 84, 6)}
