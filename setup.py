@@ -32,7 +32,9 @@ DIRECTIVES = {
     "autotestdict": False,
 }
 
-ARGS = ["-O2", "-g", "-fno-strict-aliasing", "-ffp-contract=off"] + (["-O0", "-UNDEBUG"] if DEBUG else [])
+ARGS = ["-O2", "-g", "-fno-strict-aliasing", "-ffp-contract=off"] + (
+    ["-O0", "-UNDEBUG"] if DEBUG else []
+)
 
 
 def has_header(header: str) -> bool:

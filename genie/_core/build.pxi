@@ -1,4 +1,5 @@
-# The part of the engine that takes the plan in: programs, communicators, ranks, connections, network.
+# The part of the engine that takes the plan in: programs, communicators, ranks, connections,
+# network.
 
 cdef class _Setup:
     """What an engine is given before it runs."""
@@ -20,8 +21,8 @@ cdef class _Setup:
     cdef object progress
     cdef object error
     cdef list programs_in
-    cdef LogArea ops_area
-    cdef LogArea messages_area
+    cdef _LogArea ops_area
+    cdef _LogArea messages_area
     cdef bint started
     cdef bint finished_run
     cdef object gpu
@@ -101,26 +102,24 @@ cdef class _Setup:
         Args:
             call_ns: Fixed ns of each primitive call.
             copy_bytes_per_ns: Bytes/ns at which one channel copies; 0 = takes no time.
-            reduce_bytes_per_ns: Bytes/ns at which one channel receives, reduces and sends; 0 = none.
+            reduce_bytes_per_ns: Bytes/ns at which a channel receives, reduces and sends; 0 = none.
         """
         if call_ns < 0 or copy_bytes_per_ns < 0 or reduce_bytes_per_ns < 0:
             raise InputError("the GPU-time model takes no negative numbers")
         self.gpu = (int(call_ns), float(copy_bytes_per_ns), float(reduce_bytes_per_ns))
-
 
     def set_local(self, *, latency_ns=0, bytes_per_ns=0.0):
         """Sets how messages between ranks of one host travel.
 
         Args:
             latency_ns: Fixed ns of a message.
-            bytes_per_ns: Bytes/ns of one connection, one message after the other; 0 = takes no time.
+            bytes_per_ns: Bytes/ns of a connection, message after message; 0 = takes no time.
         """
         self.open()
         if latency_ns < 0 or bytes_per_ns < 0:
             raise InputError("the local model takes no negative numbers")
         self.e.local_latency = latency_ns
         self.e.local_rate = bytes_per_ns
-
 
     def add_communicator(self, members):
         """Adds a communicator and returns its id.
@@ -139,7 +138,6 @@ cdef class _Setup:
             raise InputError(f"communicator {len(self.members)} names a rank twice")
         self.members.append(m)
         return len(self.members) - 1
-
 
     def add_program(self, streams, ops, window=8):
         """Adds a program template and returns its id.
@@ -167,7 +165,9 @@ cdef class _Setup:
         if len(st):
             ends = st["first"].astype(np.int64) + st["count"]
             if ends.max() > len(op):
-                raise ScheduleError(f"program {ident}: a stream ends at op {ends.max()} of {len(op)}")
+                raise ScheduleError(
+                    f"program {ident}: a stream ends at op {ends.max()} of {len(op)}"
+                )
             st = st[np.lexsort((np.arange(len(st)), st["phase"], st["channel"]))]
         if len(op):
             if op["kind"].max() > 1:
@@ -179,7 +179,6 @@ cdef class _Setup:
         self.make_program(st, op, ident, window)
         self.programs_in.append(None)
         return ident
-
 
     cdef int make_program(self, object st, object op, uint32_t ident, uint32_t window) except -1:
         cdef ProgramT* p
@@ -282,7 +281,9 @@ cdef class _Setup:
                             if n_local == local_cap:
                                 local_cap *= 2
                                 local = <SlotT*> realloc(local, local_cap * sizeof(SlotT))
-                                local_id = <uint32_t*> realloc(local_id, local_cap * sizeof(uint32_t))
+                                local_id = <uint32_t*> realloc(
+                                    local_id, local_cap * sizeof(uint32_t)
+                                )
                                 local_next = <uint32_t*> realloc(
                                     local_next, local_cap * sizeof(uint32_t)
                                 )
@@ -356,7 +357,6 @@ cdef class _Setup:
             free(of_op)
         return 0
 
-
     cdef int check_claims(self, ProgramT* p, uint32_t ident) except -1:
         """Two streams of one phase must not share a direction of a connection."""
         cdef uint32_t i, j, x
@@ -380,7 +380,6 @@ cdef class _Setup:
         finally:
             free(seen)
         return 0
-
 
     cdef int make_moves(
         self, ProgramT* p, const uint32_t[::1] s_first, const uint32_t[::1] o_call
@@ -443,7 +442,6 @@ cdef class _Setup:
                 x = y
         return 0
 
-
     def add_rank(self, rank, kind, delay_ns, program, communicator, dep_indptr, deps, *, host=0):
         """Adds the graph of one rank.
 
@@ -498,7 +496,6 @@ cdef class _Setup:
         self.hosts.append(int(host))
         self.ranks_in.append(self.make_rank(int(rank), n, k, d, p, c, comm, ptr, dep))
 
-
     cdef object make_rank(
         self, int32_t rank, uint32_t n, object kind, object delay, object program,
         object communicator, object comm, object indptr, object deps,
@@ -529,7 +526,6 @@ cdef class _Setup:
         return (rank, n, kind, delay, pair, <uint64_t> degree, <uint64_t> child_ptr,
                 <uint64_t> children)
 
-
     def add_connections(self, table, ids=None):
         """Adds the connections that leave a host.
 
@@ -553,7 +549,6 @@ cdef class _Setup:
         self.table = t
         self.ids = ids
 
-
     def set_transport(self, capsule):
         """Gives the engine its transport (wall clock).
 
@@ -567,7 +562,6 @@ cdef class _Setup:
             raise InputError('a transport is a PyCapsule named "genie.transport"')
         self.transport = capsule
         self.e.net = <genie_transport*> PyCapsule_GetPointer(capsule, GENIE_TRANSPORT_CAPSULE)
-
 
     def set_network(
         self, rate, latency_ns, path_indptr, path, *, names=None, cts_latency_ns=-1, events=None

@@ -1,4 +1,5 @@
-# The event queue: a 4-ary heap ordered by (time, order of insertion), so equal times are first come, first served.
+# The event queue: a 4-ary heap ordered by (time, order of insertion): equal times are first come,
+# first served.
 
 cdef int push_event(Core* e, int64_t t, uint64_t kind, uint64_t arg) noexcept nogil:
     cdef uint64_t i, parent

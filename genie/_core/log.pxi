@@ -1,7 +1,7 @@
 # The log: one reserved piece of memory a table, touched as it fills, seen by NumPy without a copy.
 
 @cython.final
-cdef class LogArea:
+cdef class _LogArea:
     """Memory of one log table, read-only for Python."""
 
     cdef void* data

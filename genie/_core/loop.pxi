@@ -1,4 +1,5 @@
-# The loops: virtual clock and wall clock. The GIL is off; it is taken every 100 ms for signals and progress.
+# The loops: virtual clock and wall clock. The GIL is off; it is taken every 100 ms for signals and
+# progress.
 
 cdef enum:
     SIGNALS_NS = 100_000_000

@@ -168,21 +168,21 @@ cdef int do_post_recv(void* self, uint32_t conn, uint64_t nbytes, uint32_t step)
 cdef int do_post_send(void* self, uint32_t conn, uint64_t nbytes, uint32_t step) noexcept nogil:
     cdef Endpoint* me = <Endpoint*> self
     cdef Shared* s = me.shared
-    cdef Link* l
+    cdef Link* link
     cdef int rc
     if conn >= s.n_links or s.links[conn].sender != me.index:
         return -EINVAL
-    l = &s.links[conn]
+    link = &s.links[conn]
     pthread_mutex_lock(&s.lock)
-    if l.refuse > 0:
-        l.refuse -= 1
+    if link.refuse > 0:
+        link.refuse -= 1
         rc = -EAGAIN
-    elif l.posted == l.announced:
+    elif link.posted == link.announced:
         rc = -EAGAIN
-    elif l.sizes[l.posted % l.cap] != nbytes:
+    elif link.sizes[link.posted % link.cap] != nbytes:
         rc = -EBADMSG
     else:
-        l.posted += 1
+        link.posted += 1
         rc = remember(me, 0, conn, nbytes, step)
     pthread_mutex_unlock(&s.lock)
     return rc
@@ -190,30 +190,30 @@ cdef int do_post_send(void* self, uint32_t conn, uint64_t nbytes, uint32_t step)
 
 cdef int deliver(Shared* s, Post* p) noexcept nogil:
     # One flushed post takes effect; the lock is held.
-    cdef Link* l = &s.links[p.conn]
+    cdef Link* link = &s.links[p.conn]
     cdef uint64_t* grown
     cdef uint64_t i
     if p.kind == 1:
-        if l.announced - l.posted == l.cap:
-            grown = <uint64_t*> calloc(2 * l.cap + 16, sizeof(uint64_t))
+        if link.announced - link.posted == link.cap:
+            grown = <uint64_t*> calloc(2 * link.cap + 16, sizeof(uint64_t))
             if grown == NULL:
                 return -ENOMEM
-            for i in range(l.posted, l.announced):
-                grown[i % (2 * l.cap + 16)] = l.sizes[i % l.cap]
-            free(l.sizes)
-            l.sizes = grown
-            l.cap = 2 * l.cap + 16
-        l.sizes[l.announced % l.cap] = p.nbytes
-        l.announced += 1
-        return put(&s.endpoints[l.sender], GENIE_EV_READY, p.conn, 0)
-    if l.fail_after >= 0 and l.delivered >= <uint64_t> l.fail_after:
-        put(&s.endpoints[l.sender], GENIE_EV_ERROR, p.conn, l.fail_status)
-        return put(&s.endpoints[l.receiver], GENIE_EV_ERROR, p.conn, l.fail_status)
-    if l.lose_after >= 0 and l.delivered >= <uint64_t> l.lose_after:
+            for i in range(link.posted, link.announced):
+                grown[i % (2 * link.cap + 16)] = link.sizes[i % link.cap]
+            free(link.sizes)
+            link.sizes = grown
+            link.cap = 2 * link.cap + 16
+        link.sizes[link.announced % link.cap] = p.nbytes
+        link.announced += 1
+        return put(&s.endpoints[link.sender], GENIE_EV_READY, p.conn, 0)
+    if link.fail_after >= 0 and link.delivered >= <uint64_t> link.fail_after:
+        put(&s.endpoints[link.sender], GENIE_EV_ERROR, p.conn, link.fail_status)
+        return put(&s.endpoints[link.receiver], GENIE_EV_ERROR, p.conn, link.fail_status)
+    if link.lose_after >= 0 and link.delivered >= <uint64_t> link.lose_after:
         return 0
-    l.delivered += 1
-    put(&s.endpoints[l.sender], GENIE_EV_SENT, p.conn, 0)
-    return put(&s.endpoints[l.receiver], GENIE_EV_RECEIVED, p.conn, 0)
+    link.delivered += 1
+    put(&s.endpoints[link.sender], GENIE_EV_SENT, p.conn, 0)
+    return put(&s.endpoints[link.receiver], GENIE_EV_RECEIVED, p.conn, 0)
 
 
 cdef int do_flush(void* self) noexcept nogil:

@@ -8,7 +8,9 @@ cdef class Engine(_Setup):
         clock: "wall" (replay) or "virtual" (simulate).
     """
 
-    cdef int prepare(self, int iterations, int warmup, object ops_limit, object messages_limit) except -1:
+    cdef int prepare(
+        self, int iterations, int warmup, object ops_limit, object messages_limit
+    ) except -1:
         cdef Core* e = self.e
         cdef uint32_t i, j, n, slot
         cdef RankS* r
@@ -109,12 +111,11 @@ cdef class Engine(_Setup):
             messages, MESSAGES_LIMIT if messages_limit is None else max(0, messages_limit)
         )
         e.messages_cap = min(e.messages_cap, <uint64_t> NONE32)
-        self.ops_area = LogArea(e.ops_cap * sizeof(OpRow))
-        self.messages_area = LogArea(e.messages_cap * sizeof(MessageRow))
+        self.ops_area = _LogArea(e.ops_cap * sizeof(OpRow))
+        self.messages_area = _LogArea(e.messages_cap * sizeof(MessageRow))
         e.ops = <OpRow*> self.ops_area.data
         e.messages = <MessageRow*> self.messages_area.data
         return 0
-
 
     cdef object connection(
         self, rank, peer, receives, channel, index, communicator, program, members, dict by_key,
@@ -141,7 +142,6 @@ cdef class Engine(_Setup):
         by_key[key] = len(rows)
         rows.append((-1, *key))
         return len(rows) - 1
-
 
     cdef int make_conns(self, list rows, uint32_t window) except -1:
         cdef Core* e = self.e
@@ -172,7 +172,7 @@ cdef class Engine(_Setup):
                 c.kind = SIMULATED
                 if not (c.sent_here and c.recv_here):
                     raise InputError(
-                        f"connection {c.id}: ranks {c.src} and {c.dst} must both be in the simulation"
+                        f"connection {c.id}: ranks {c.src} and {c.dst} must both be simulated"
                     )
             else:
                 c.kind = TRANSPORT
@@ -185,7 +185,6 @@ cdef class Engine(_Setup):
             for i in range(len(self.table)):
                 e.conn_of_id[<uint32_t> self.ids[i]] = i
         return 0
-
 
     cdef int make_network(self) except -1:
         cdef Core* e = self.e
@@ -246,7 +245,6 @@ cdef class Engine(_Setup):
             e.net_events[i].link = events[i]["link"]
             e.net_events[i].rate = events[i]["rate"]
         return 0
-
 
     def run(
         self, *, iterations=1, warmup=0, time_scale=1.0, watchdog_s=60.0, start_ns=None,
@@ -347,7 +345,6 @@ cdef class Engine(_Setup):
             )
         return _STATUS[e.status]
 
-
     cdef int tick(self) noexcept:
         """Every 100 ms, with the GIL: signals and progress; an exception ends the run."""
         try:
@@ -359,28 +356,23 @@ cdef class Engine(_Setup):
             self.e.status = INTERRUPTED
         return 0
 
-
     def abort(self):
         """Ends a run from another thread; it returns "aborted" within about 100 ms."""
         self.e.abort_flag = 1
-
 
     def ops(self):
         """Rows of every node that became ready, in that order; see `OPS`."""
         return self.view(self.ops_area, self.e.ops_n, OPS)
 
-
     def messages(self):
         """Rows of every message posted or announced, in that order; see `MESSAGES`."""
         return self.view(self.messages_area, self.e.messages_n, MESSAGES)
 
-
-    cdef object view(self, LogArea area, uint64_t n, object dtype):
+    cdef object view(self, _LogArea area, uint64_t n, object dtype):
         if area is None or n == 0:
             return np.zeros(0, dtype=dtype)
         area.used = <Py_ssize_t> (n * <uint64_t> dtype.itemsize)
         return np.frombuffer(area, dtype=dtype)
-
 
     def failures(self):
         """Failed connections, the first failure of each; see `FAILURE`."""
@@ -388,9 +380,10 @@ cdef class Engine(_Setup):
         cdef uint32_t i
         for i in range(self.e.n_failures):
             f = &self.e.failures[i]
-            table[i] = (f.t_ns, f.status, f.id, f.rank, f.peer, f.node, f.message, f.iteration, f.conn)
+            table[i] = (
+                f.t_ns, f.status, f.id, f.rank, f.peer, f.node, f.message, f.iteration, f.conn,
+            )
         return table
-
 
     def connections(self):
         """Every connection, those of the table first; `sent` and `received` count messages."""
@@ -403,42 +396,35 @@ cdef class Engine(_Setup):
                         c.r_head)
         return table
 
-
     @property
     def start_ns(self):
         """CLOCK_MONOTONIC of 0 on the timeline."""
         return self.e.t0
-
 
     @property
     def now_ns(self):
         """Where the timeline stands: after a run, its end."""
         return self.e.now
 
-
     @property
     def nodes_done(self):
         """Nodes that have ended, over all iterations."""
         return self.e.nodes_done
-
 
     @property
     def nodes_total(self):
         """Nodes of all ranks, times the iterations."""
         return self.total_nodes
 
-
     @property
     def dropped(self):
         """Log rows beyond the limits: (ops, messages)."""
         return (self.e.ops_dropped, self.e.messages_dropped)
 
-
     @property
     def failures_more(self):
         """Errors after the first of their connection (flushes), counted only."""
         return self.e.failures_more
-
 
     def health(self):
         """How well the run kept time; all in ns, on the thread that ran.
@@ -459,7 +445,6 @@ cdef class Engine(_Setup):
             "voluntary_switches": self.e.voluntary,
             "involuntary_switches": self.e.involuntary,
         }
-
 
     def blocked(self):
         """Who waits for whom right now, a row for each wait; see `BLOCKED`."""
@@ -505,7 +490,6 @@ cdef class Engine(_Setup):
                 c.sent[c.s_head & c.mask].nbytes, c.last_ns,
             ))
         return np.array(rows, dtype=BLOCKED)
-
 
     def explain(self, node_name=None):
         """The state of an unfinished run in words: who waits for whom, and who is to blame.

@@ -123,19 +123,19 @@ cdef void flow_replace(ClassS* k, uint32_t n, Flow f) noexcept nogil:
 cdef void touch_class(Core* e, uint32_t q) noexcept nogil:
     # The number of flows of class q changed: its links are solved again before time moves on.
     cdef ClassS* k = &e.classes[q]
-    cdef LinkS* l
+    cdef LinkS* link
     cdef uint32_t i
     for i in range(k.n_links):
-        l = &e.links[k.links[i]]
-        if not l.dirty:
-            l.dirty = 1
+        link = &e.links[k.links[i]]
+        if not link.dirty:
+            link.dirty = 1
             e.dirty[e.n_dirty] = <uint32_t> k.links[i]
             e.n_dirty += 1
 
 
 cdef void class_start(Core* e, uint32_t q) noexcept nogil:
     cdef ClassS* k = &e.classes[q]
-    cdef LinkS* l
+    cdef LinkS* link
     cdef uint32_t i
     k.service = 0
     k.t = e.now
@@ -143,28 +143,28 @@ cdef void class_start(Core* e, uint32_t q) noexcept nogil:
     k.load = 0
     k.bottleneck = -1
     for i in range(k.n_links):
-        l = &e.links[k.links[i]]
-        k.link_pos[i] = l.n_classes
-        l.classes[l.n_classes] = q
-        l.n_classes += 1
+        link = &e.links[k.links[i]]
+        k.link_pos[i] = link.n_classes
+        link.classes[link.n_classes] = q
+        link.n_classes += 1
 
 
 cdef void class_stop(Core* e, uint32_t q) noexcept nogil:
     cdef ClassS* k = &e.classes[q]
     cdef ClassS* moved
-    cdef LinkS* l
+    cdef LinkS* link
     cdef uint32_t i, j, pos
     for i in range(k.n_links):
-        l = &e.links[k.links[i]]
+        link = &e.links[k.links[i]]
         pos = k.link_pos[i]
-        l.n_classes -= 1
-        if pos != l.n_classes:
-            l.classes[pos] = l.classes[l.n_classes]
-            moved = &e.classes[l.classes[pos]]
+        link.n_classes -= 1
+        if pos != link.n_classes:
+            link.classes[pos] = link.classes[link.n_classes]
+            moved = &e.classes[link.classes[pos]]
             for j in range(moved.n_links):
                 if moved.links[j] == k.links[i]:
                     moved.link_pos[j] = pos
-        l.usage = l.usage - k.load if l.n_classes > 0 else 0
+        link.usage = link.usage - k.load if link.n_classes > 0 else 0
     if k.bottleneck >= 0:
         e.links[k.bottleneck].bottlenecked -= 1
     k.bottleneck = -1
@@ -221,7 +221,7 @@ cdef void class_finish(Core* e, uint32_t q) noexcept nogil:
         left_wire(e, c)
         if c.s_onwire != c.s_post:
             m = &c.sent[c.s_onwire & c.mask]
-            # One that was waiting follows without a gap (sub-nanosecond); one posted now starts now.
+            # One that was waiting follows without a gap; one posted now starts now.
             if m.posted_ns == e.now:
                 f.finish = k.service
             f.finish += <double> m.nbytes
@@ -244,18 +244,18 @@ cdef void grow_sets(
     Core* e, uint32_t a_from, uint32_t a_to, uint32_t* n_l, uint32_t* n_v
 ) noexcept nogil:
     # Adds the classes of the links set_a[a_from:a_to] to set_v and their links to set_l.
-    cdef LinkS* l
+    cdef LinkS* link
     cdef LinkS* other
     cdef ClassS* k
     cdef uint32_t i, j, x
     for i in range(a_from, a_to):
-        l = &e.links[e.set_a[i]]
-        for j in range(l.n_classes):
-            k = &e.classes[l.classes[j]]
+        link = &e.links[e.set_a[i]]
+        for j in range(link.n_classes):
+            k = &e.classes[link.classes[j]]
             if k.stamp == e.stamp:
                 continue
             k.stamp = e.stamp
-            e.set_v[n_v[0]] = l.classes[j]
+            e.set_v[n_v[0]] = link.classes[j]
             n_v[0] += 1
             for x in range(k.n_links):
                 other = &e.links[k.links[x]]
@@ -270,7 +270,7 @@ cdef void grow_sets(
 
 
 cdef inline void fix_class(Core* e, ClassS* k, double rate, int32_t bottleneck) noexcept nogil:
-    cdef LinkS* l
+    cdef LinkS* link
     cdef uint32_t j
     cdef double load = rate * <double> k.n_flows
     cdef bint fell = rate < k.rate * (1 - TOLERANCE)
@@ -279,38 +279,38 @@ cdef inline void fix_class(Core* e, ClassS* k, double rate, int32_t bottleneck) 
     k.new_rate = rate
     k.new_bottleneck = bottleneck
     for j in range(k.n_links):
-        l = &e.links[k.links[j]]
-        l.rest -= load
-        if l.rest < 0:
-            l.rest = 0
-        l.weight -= k.n_flows
-        l.v_new += load
-        l.v_fell |= fell
+        link = &e.links[k.links[j]]
+        link.rest -= load
+        if link.rest < 0:
+            link.rest = 0
+        link.weight -= k.n_flows
+        link.v_new += load
+        link.v_fell |= fell
     if moved or k.bottleneck != bottleneck:
-        l = &e.links[bottleneck]
-        if not l.v_changed or rate < l.slowest:
-            l.slowest = rate
-        l.v_changed = 1
+        link = &e.links[bottleneck]
+        if not link.v_changed or rate < link.slowest:
+            link.slowest = rate
+        link.v_changed = 1
 
 
 cdef void fill(Core* e, uint32_t n_l, uint32_t n_v) noexcept nogil:
     # Progressive filling over set_v; links outside set_a offer what the other classes leave.
-    cdef LinkS* l
+    cdef LinkS* link
     cdef ClassS* k
     cdef uint32_t i, j
     cdef uint32_t left = n_v
     cdef double best
     for i in range(n_l):
-        l = &e.links[e.set_l[i]]
-        l.weight = 0
-        l.v_new = 0
-        l.v_changed = 0
-        l.v_fell = 0
-        l.rest = l.rate
-        if l.in_a != e.stamp:
-            l.rest -= l.usage - l.v_load
-            if l.rest < 0:
-                l.rest = 0
+        link = &e.links[e.set_l[i]]
+        link.weight = 0
+        link.v_new = 0
+        link.v_changed = 0
+        link.v_fell = 0
+        link.rest = link.rate
+        if link.in_a != e.stamp:
+            link.rest -= link.usage - link.v_load
+            if link.rest < 0:
+                link.rest = 0
     for i in range(n_v):
         k = &e.classes[e.set_v[i]]
         k.fixed = 0
@@ -319,14 +319,14 @@ cdef void fill(Core* e, uint32_t n_l, uint32_t n_v) noexcept nogil:
     while left > 0:
         best = INFINITY
         for i in range(n_l):
-            l = &e.links[e.set_l[i]]
-            if l.weight > 0:
-                l.share = l.rest / <double> l.weight
-                if l.share < best:
-                    best = l.share
+            link = &e.links[e.set_l[i]]
+            if link.weight > 0:
+                link.share = link.rest / <double> link.weight
+                if link.share < best:
+                    best = link.share
         for i in range(n_l):
-            l = &e.links[e.set_l[i]]
-            l.tight = l.weight > 0 and l.share <= best * (1 + TOLERANCE)
+            link = &e.links[e.set_l[i]]
+            link.tight = link.weight > 0 and link.share <= best * (1 + TOLERANCE)
         for i in range(n_v):
             k = &e.classes[e.set_v[i]]
             if k.fixed:
@@ -338,22 +338,22 @@ cdef void fill(Core* e, uint32_t n_l, uint32_t n_v) noexcept nogil:
                     break
 
 
-cdef bint must_join(Core* e, LinkS* l) noexcept nogil:
+cdef bint must_join(Core* e, LinkS* link) noexcept nogil:
     # Whether the solution breaks the max-min condition on a link outside set_a.
     cdef uint32_t j
     cdef ClassS* k
-    if l.v_fell and l.bottlenecked > l.v_bottlenecked:
+    if link.v_fell and link.bottlenecked > link.v_bottlenecked:
         return True  # room for those this link holds back
-    if l.v_changed:
-        for j in range(l.n_classes):
-            k = &e.classes[l.classes[j]]
-            if k.stamp != e.stamp and k.rate > l.slowest * (1 + TOLERANCE):
+    if link.v_changed:
+        for j in range(link.n_classes):
+            k = &e.classes[link.classes[j]]
+            if k.stamp != e.stamp and k.rate > link.slowest * (1 + TOLERANCE):
                 return True  # a faster one must give way
     return False
 
 
 cdef void apply_rates(Core* e, uint32_t n_l, uint32_t n_v) noexcept nogil:
-    cdef LinkS* l
+    cdef LinkS* link
     cdef ClassS* k
     cdef uint32_t i
     for i in range(n_v):
@@ -369,11 +369,11 @@ cdef void apply_rates(Core* e, uint32_t n_l, uint32_t n_v) noexcept nogil:
             k.rate = k.new_rate
         class_schedule(e, e.set_v[i])
     for i in range(n_l):
-        l = &e.links[e.set_l[i]]
-        if l.in_a == e.stamp:
-            l.usage = l.v_new
+        link = &e.links[e.set_l[i]]
+        if link.in_a == e.stamp:
+            link.usage = link.v_new
         else:
-            l.usage += l.v_new - l.v_load
+            link.usage += link.v_new - link.v_load
 
 
 cdef void solve(Core* e) noexcept nogil:
@@ -383,12 +383,12 @@ cdef void solve(Core* e) noexcept nogil:
     cdef uint32_t n_v = 0
     cdef uint32_t done = 0
     cdef uint32_t i
-    cdef LinkS* l
+    cdef LinkS* link
     e.stamp += 1
     for i in range(e.n_dirty):
-        l = &e.links[e.dirty[i]]
-        l.dirty = 0
-        l.in_a = e.stamp
+        link = &e.links[e.dirty[i]]
+        link.dirty = 0
+        link.in_a = e.stamp
         e.set_a[n_a] = e.dirty[i]
         n_a += 1
     e.n_dirty = 0
@@ -399,9 +399,9 @@ cdef void solve(Core* e) noexcept nogil:
             return
         fill(e, n_l, n_v)
         for i in range(n_l):
-            l = &e.links[e.set_l[i]]
-            if l.in_a != e.stamp and must_join(e, l):
-                l.in_a = e.stamp
+            link = &e.links[e.set_l[i]]
+            if link.in_a != e.stamp and must_join(e, link):
+                link.in_a = e.stamp
                 e.set_a[n_a] = e.set_l[i]
                 n_a += 1
         if n_a == done:

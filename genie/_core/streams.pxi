@@ -134,7 +134,7 @@ cdef void end_stream(Core* e, StreamR* s) noexcept nogil:
 
 
 cdef inline void end_move(Core* e, StreamR* s, uint32_t op) noexcept nogil:
-    # The GPU is done with what the receives of this move brought: their FIFO steps are announced again.
+    # The GPU is done with what the receives of this move brought: their FIFO steps are free.
     cdef OpT* o = &s.coll.ops[op]
     cdef OpT* first = o - o.back
     cdef Conn* c

@@ -11,7 +11,7 @@ cdef extern from * nogil:
 cdef enum:
     EV_NODE = 1    # a delay node ends; arg = rank index << 32 | node
     EV_STREAM = 2  # the GPU time of a move is over; arg = StreamR*
-    EV_ARRIVE = 3  # the oldest message on its way on a local or simulated connection arrives; arg = connection
+    EV_ARRIVE = 3  # the oldest message on its way (local, simulated) arrives; arg = connection
     EV_CTS = 4     # the announced room reaches the sender; arg = connection
     EV_LINK = 5    # a network event; arg = its row
 
@@ -175,7 +175,7 @@ cdef struct Conn:
     uint32_t r_next    # op to announce next
     uint32_t r_window
     uint32_t mask
-    int64_t busy_until # local: when the copy engine is free
+    int64_t busy_until  # local: when the copy engine is free
     int64_t last_ns    # last completion on it
     # Identity.
     int32_t id

@@ -68,8 +68,18 @@ def chain(n):
 
 
 def ring_engine(
-    n, nbytes, *, loops=1, channels=(0,), window=8, nodes=1, rate=50.0, latency_ns=1000, steps=1,
-    prepare=lambda net: None, events=None,
+    n,
+    nbytes,
+    *,
+    loops=1,
+    channels=(0,),
+    window=8,
+    nodes=1,
+    rate=50.0,
+    latency_ns=1000,
+    steps=1,
+    prepare=lambda net: None,
+    events=None,
 ):
     """n ranks on n hosts, `nodes` ring all_reduces one after the other, virtual clock."""
     e = Engine(clock="virtual")

@@ -59,9 +59,7 @@ def ring_workers(n, nbytes, *, loops=1, nodes=1, window=8, channels=(0,), steps=
             streams, ops = ring_all_reduce(n, r, nbytes, loops, channels, steps)
             p = e.add_program(streams, ops, window)
             add_graph(e, r, [(2, 0, p, c, d) for d in chain(nodes)], host=w)
-        ids = [
-            i for i, t in enumerate(table) if worker[t["src"]] == w or worker[t["dst"]] == w
-        ]
+        ids = [i for i, t in enumerate(table) if worker[t["src"]] == w or worker[t["dst"]] == w]
         e.add_connections(table[ids], ids)
         e.set_transport(net.capsule(w))
         engines.append(e)
@@ -114,7 +112,13 @@ def test_deep_chain_without_recursion():
 def test_bytes_order_and_steps_seen_by_the_transport(n, per_worker, window, steps):
     loops, nodes = 5, 3
     engines, net, table = ring_workers(
-        n, 4096, loops=loops, nodes=nodes, window=window, steps=steps, channels=(0, 3),
+        n,
+        4096,
+        loops=loops,
+        nodes=nodes,
+        window=window,
+        steps=steps,
+        channels=(0, 3),
         per_worker=per_worker,
     )
     assert set(run_all(engines, watchdog_s=20)) == {"done"}
@@ -165,7 +169,8 @@ def test_random_cases_over_a_transport_move_the_same_messages_as_the_simulation(
                 if case.hosts[rank] == host:
                     add_graph(e, rank, nodes, host=host)
             ids = [
-                i for i, t in enumerate(case.table)
+                i
+                for i, t in enumerate(case.table)
                 if host in (case.hosts[t["src"]], case.hosts[t["dst"]])
             ]
             e.add_connections(case.table[ids], ids)

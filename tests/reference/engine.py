@@ -56,7 +56,6 @@ class Wire:
         self.remaining = None  # Fraction of the message on the wire
 
 
-
 class Stream:
     def __init__(self, ops, call_moves):
         self.ops = ops
@@ -143,18 +142,31 @@ class Reference:
         for i in range(len(kind)):
             parents = [int(d) for d in deps[dep_indptr[i] : dep_indptr[i + 1]]]
             nodes.append(
-                (int(kind[i]), int(delay_ns[i]), int(program[i]), int(communicator[i]), set(parents))
+                (
+                    int(kind[i]),
+                    int(delay_ns[i]),
+                    int(program[i]),
+                    int(communicator[i]),
+                    set(parents),
+                )
             )
         self.ranks[int(rank)] = (nodes, host)
 
-    def set_network(self, table, rate, latency_ns, path_indptr, path, cts_latency_ns=-1,
-                    events=(), names=None):
+    def set_network(
+        self, table, rate, latency_ns, path_indptr, path, cts_latency_ns=-1, events=(), names=None
+    ):
         self.capacity = [Fraction(float(r)) for r in rate]
-        self.link_events = sorted((int(t), i, int(link), Fraction(float(r)))
-                                  for i, (t, link, r) in enumerate(events))
+        self.link_events = sorted(
+            (int(t), i, int(link), Fraction(float(r))) for i, (t, link, r) in enumerate(events)
+        )
         for i, row in enumerate(table):
-            key = (int(row["communicator"]), int(row["channel"]), int(row["src"]),
-                   int(row["dst"]), int(row["index"]))
+            key = (
+                int(row["communicator"]),
+                int(row["channel"]),
+                int(row["src"]),
+                int(row["dst"]),
+                int(row["index"]),
+            )
             links = [int(x) for x in path[path_indptr[i] : path_indptr[i + 1]]]
             latency = sum(int(latency_ns[x]) for x in links)
             cts = latency if cts_latency_ns < 0 else cts_latency_ns
