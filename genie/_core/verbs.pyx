@@ -19,7 +19,7 @@ cimport cython
 from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_New, PyCapsule_SetContext
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport (
-    EAGAIN, EBADMSG, EINTR, EINVAL, EIO, EMSGSIZE, ENOBUFS, ENOMEM, ENOSYS, EOPNOTSUPP, errno,
+    EAGAIN, EBADMSG, EINTR, EINVAL, EIO, EMSGSIZE, ENOMEM, ENOSYS, EOPNOTSUPP, errno,
 )
 from libc.stdint cimport (
     INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
@@ -748,7 +748,7 @@ cdef class Verbs:
             else:
                 control += ROWS * ENTRY_BYTES
                 slots += c.length
-            hot = max(hot, c.slot)
+            hot = max(hot, min(c.slot, STEP_BYTES))
         # Not more mappings than a quarter of the kernel's limit (vm.max_map_count, 65530).
         while (source + slots) // hot > 16000:
             hot *= 2
@@ -990,10 +990,14 @@ cdef class Verbs:
             else:
                 eces.append((0, 0, 0))
         c.state = CREATED
+        return {**self.create_info(conn), "qps": numbers, "ece": eces}
+
+    def create_info(self, uint32_t conn) -> dict[str, object]:
+        """Return where the peer writes to: at, length (bytes), rkeys (one a device)."""
+        cdef verbs_t *t = self.t
+        cdef conn_t *c = self.find(conn)
         first = t.nics[c.nic].first_port
         return {
-            "qps": numbers,
-            "ece": eces,
             "at": c.at,
             "length": c.length,
             "rkeys": [t.ports[first + dev].mr.rkey for dev in range(c.n_devs)],

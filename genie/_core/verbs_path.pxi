@@ -553,17 +553,17 @@ cdef int v_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
     if nbytes > UINT32_MAX:
         return -EMSGSIZE
     if c.next - c.head >= t.depth:
-        return -ENOBUFS
+        return -EAGAIN
     message = c.next
     row = message & (ROWS - 1)
     if t.n_recvs + c.uses > POOL or not pool_has(t, 1):
         v_flush(t)
         if not pool_has(t, 1):
-            return -ENOBUFS
+            return -EAGAIN
     # The CTS goes out on the first QP of device (message mod devices) (spec 4.3).
     q = &t.qps[c.first_qp + message % c.n_devs]
     if t.cts and q.used + 1 > q.room:
-        return -ENOBUFS
+        return -EAGAIN
     c.next += 1
     c.left[row] = c.uses
     c.expected[row] = <uint32_t>nbytes

@@ -311,7 +311,11 @@ static int f_post_send(struct ibv_qp *base, struct ibv_send_wr *w, struct ibv_se
                   : w->num_sge > (int)q->cap.max_send_sge ? EINVAL : 0;
         if (!error && w->send_flags & IBV_SEND_INLINE && w->num_sge &&
             w->sg_list->length > q->cap.max_inline_data) error = EINVAL;
-        if (error) { *bad = w; return error; }
+        if (error) {
+            *bad = w;
+            if (q->s_tail != q->s_head) make_busy(q);
+            return error;
+        }
         e = &q->sends[q->s_head++ % q->s_size];
         e->id = w->wr_id;
         e->has_sge = w->num_sge;
