@@ -1,0 +1,62 @@
+"""Another GENIE Recording as ground truth: a second run, a simulation, another cluster."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from genie.compare.truth.model import Truth, empty_messages, empty_ops
+from genie.replay.tables import N_COMM
+
+if TYPE_CHECKING:
+    from genie.replay.recording import Recording
+
+
+def from_recording(recording: Recording, source: str = "recording") -> Truth:
+    """Return the communication and compute operations of a Recording as Truth.
+
+    Args:
+        recording: What was measured.
+        source: Where it was read from.
+    """
+    table = recording.ops
+    ops = empty_ops(len(table))
+    for name in ("rank", "iteration", "start_ns", "end_ns", "algbw", "busbw", "seq", "peer"):
+        ops[name] = table[name]
+    for name in ("kind", "communicator", "name", "dtype", "stream"):
+        ops[name] = table[name]
+    sizes = recording.group_sizes()
+    lookup = np.array([sizes[i] for i in range(len(sizes))] + [-1], np.int64)
+    ops["group_size"] = lookup[table["communicator"]]
+    communication = table["kind"] < N_COMM
+    ops["nbytes"] = np.where(communication, table["nbytes"], -1)
+    done = (table["end_ns"] >= 0) & (table["start_ns"] >= 0)
+    ops["time_ns"] = np.where(done, table["end_ns"] - table["start_ns"], np.nan)
+    messages = None
+    if len(recording.messages):
+        rows = recording.messages
+        messages = empty_messages(len(rows))
+        for name in ("op", "rank", "peer", "channel", "direction", "nbytes"):
+            messages[name] = rows[name]
+        messages["start_ns"] = rows["posted_ns"]
+        messages["end_ns"] = rows["completed_ns"]
+    labels = {
+        column: tuple(recording.labels["ops", column])
+        for column in ("name", "communicator", "dtype")
+    }
+    return Truth(
+        ops=ops,
+        source=source,
+        format="recording",
+        messages=messages,
+        labels=labels,
+        counts={"ranks": len(np.unique(ops["rank"]))},
+        unused={"operations that did not end": int((~done).sum())} if (~done).any() else {},
+        communicators={
+            entry["name"]: tuple(entry["ranks"])
+            for entry in recording.manifest.get("communicators", ())
+        },
+        world_size=int(recording.manifest.get("trace", {}).get("ranks", -1)),
+        notes=() if recording.complete else ("the recording is incomplete",),
+    )
