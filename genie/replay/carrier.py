@@ -27,8 +27,10 @@ class Carrier:
     """
 
     def __init__(self, setup: Setup, shard: Shard, worker: int) -> None:
-        self.devices = tuple(name if port == 0 else f"{name}:{port}" for name, port in setup.nics)
-        self.transport: Transport = _make(setup, shard, worker, self.devices)
+        named = tuple(name if port == 0 else f"{name}:{port}" for name, port in setup.nics)
+        self.transport: Transport = _make(setup, shard, worker, named)
+        #: What is used, which the user need not have named.
+        self.devices: tuple[str, ...] = getattr(self.transport, "devices", named)
 
     @property
     def rejected(self) -> int:
@@ -85,4 +87,17 @@ def _make(setup: Setup, shard: Shard, worker: int, devices: tuple[str, ...]) -> 
             spin=setup.spin,
             **options,
         )
-    raise InputError(f"no transport {setup.transport!r} here (known: tcp)")
+    if setup.transport == "verbs":
+        from genie.replay.transports.verbs import VerbsTransport
+        from genie.replay.transports.verbs_config import VerbsConfig
+
+        return VerbsTransport(
+            worker,
+            shard.connections,
+            shard.connection_ids,
+            shard.host_of,
+            devices=devices,
+            config=VerbsConfig.from_options({"spin": setup.spin, **setup.options}),
+            bind=setup.address,
+        )
+    raise InputError(f"no transport {setup.transport!r} here (known: tcp, verbs)")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from genie.errors import GenieError, InputError
@@ -80,7 +81,7 @@ def replay(
     settings.iterations, settings.warmup, settings.time_scale = iterations, warmup, time_scale
     settings.timeout = timeout
     settings.log_messages = "network" if log_messages else "none"
-    settings.options = dict(options or {})
+    settings.options = _options(settings.transport, made, options or {})
     bar = make_progress(progress, "replay")
     control = _control(made, ends, settings, bar)
     try:
@@ -147,8 +148,25 @@ def _settings(transport: str, ends: Sequence[Endpoint]) -> Settings:
     if transport not in ("auto", "tcp", "verbs"):
         raise InputError(f"transport is 'auto', 'tcp' or 'verbs', not {transport!r}")
     if transport == "auto":
-        transport = "tcp"
+        # RDMA where the endpoints name RDMA devices; those of other hosts cannot be looked at.
+        rdma = Path("/sys/class/infiniband")
+        named = [nic.name for end in ends for nic in end.nics if end.is_local]
+        known = bool(named) and all((rdma / name).exists() for name in named)
+        transport = "verbs" if known and all(end.nics for end in ends) else "tcp"
     return SettingsClass(transport=transport)
+
+
+def _options(transport: str, made: Plan, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the transport's options: NCCL's environment says how verbs behaves."""
+    if transport != "verbs":
+        return dict(options)
+    from genie.replay.transports.verbs_config import VerbsConfig
+
+    settings = VerbsConfig.from_nccl(made.nccl).to_options()
+    settings = VerbsConfig.from_options({**settings, **options}).to_options()
+    if "spin" not in options:
+        del settings["spin"]  # The worker knows its cores.
+    return settings
 
 
 def _control(
