@@ -556,6 +556,15 @@ class Cluster:
             return nic, rank
         return nic, self.layout.ranks_of(host)[self.layout.gpu_sets[0][index].index(proxy)]
 
+    def __getstate__(self) -> dict[str, object]:
+        """Drop what can be computed again: rings and trees are built by local functions."""
+        state = {
+            key: value
+            for key, value in self.__dict__.items()
+            if not isinstance(getattr(type(self), key, None), cached_property)
+        }
+        return {**state, "_children": {}}
+
     def describe(self) -> str:
         """Return machine, search results, counts, rings, trees and notes as text."""
         return describe(self)

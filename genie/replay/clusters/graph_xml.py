@@ -30,8 +30,8 @@ def read_text(xml: str | Path) -> tuple[str, str]:
         raise InputError(f"cannot read the graph dump {path}: {error}", path=str(path)) from error
 
 
-def read_graphs(text: str, where: str) -> tuple[HostGraphs, list[str]]:
-    """Return the search results in a dump, and what it does not say.
+def read_graphs(text: str, where: str) -> tuple[HostGraphs, str]:
+    """Return the search results in a dump, and what of them it does not hold.
 
     Args:
         text: The XML.
@@ -51,7 +51,7 @@ def read_graphs(text: str, where: str) -> tuple[HostGraphs, list[str]]:
     version = root.get("version", "1")
     if version != "1":
         raise InputError(f"{where}: graph file version {version}, known: 1", path=where)
-    notes: list[str] = []
+    doubt = ""
     found: dict[str, Graph] = {}
     for node in root.findall("graph"):
         number = node.get("id")
@@ -64,12 +64,12 @@ def read_graphs(text: str, where: str) -> tuple[HostGraphs, list[str]]:
     ring = found[_RING]
     tree = found.get(_TREE)
     if tree is None:
-        notes.append("the dump has no tree graph (id 1): chains in ring order are assumed")
+        doubt = "the dump has no tree graph (id 1): chains in ring order are assumed"
         tree = replace(ring, pattern=3, cross_nic=0)
     for graph, name in ((ring, "ring"), (tree, "tree")):
         _check_orders(graph, set(ring.intra[0]), f"{where}: {name} graph")
     nvls = found.get(_NVLS, NO_NVLS)
-    return HostGraphs(ring, tree, nvls if nvls.n_channels else NO_NVLS), notes
+    return HostGraphs(ring, tree, nvls if nvls.n_channels else NO_NVLS), doubt
 
 
 def _read_graph(node: ElementTree.Element, where: str) -> Graph:
@@ -187,16 +187,18 @@ def graph_cluster(
     types: list[tuple[Machine, HostGraphs]] = []
     notes: list[str] = []
     of_host = []
+    doubt = ""
     for item in items:
         assert isinstance(item, (str, Path))
         text, where = read_text(item)
         if text not in kinds:
             kinds[text] = len(types)
-            graphs, missing = read_graphs(text, where)
+            graphs, unsure = read_graphs(text, where)
+            doubt = doubt or unsure
             graphs = _as_today(graphs, extra.version)
             machine, assumed = graph_machine(graphs, where, extra)
             types.append((machine, graphs))
-            notes += [note for note in (*missing, *assumed) if note not in notes]
+            notes += [note for note in assumed if note not in notes]
         of_host.append(kinds[text])
     bare = [not graphs.ring.inter for _, graphs in types]
     if several:
@@ -219,7 +221,8 @@ def graph_cluster(
         for gpu in sorted(types[kind][1].ring.intra[0])
     ]
     layout = Layout.of(members, dict(enumerate(of_host)))
-    return GraphSource(types[0][0], tuple(types), all(bare)), layout, notes
+    source = GraphSource(types[0][0], tuple(types), all(bare), doubt=doubt)
+    return source, layout, notes
 
 
 def _as_today(graphs: HostGraphs, version: tuple[int, ...] | None) -> HostGraphs:

@@ -107,8 +107,8 @@ def _starts_setup(line: str) -> bool:
     return "via " not in line and any(w in line for w in ("Trees", "Pattern ", "Channel "))
 
 
-def choose(views: list[View], where: str) -> list[View]:
-    """Return the views of the largest communicator; refuse two jobs."""
+def choose(views: list[View], where: str) -> tuple[list[View], int]:
+    """Return the views of the largest communicator, and how many there are; refuse two jobs."""
     if not views:
         raise InputError(
             f"{where}: no NCCL lines about channels (NCCL_DEBUG=INFO prints them)", path=where
@@ -133,7 +133,7 @@ def choose(views: list[View], where: str) -> list[View]:
                 f"{other[0].n_ranks or 'unknown'} ranks share no process; give the log of one",
                 path=where,
             )
-    return best
+    return best, len(groups)
 
 
 def _join_anonymous(groups: dict[tuple[object, ...], list[View]]) -> None:
@@ -153,11 +153,12 @@ def _refuse_two(group: list[View], where: str) -> None:
     for view in group:
         if view.rank is None:
             continue
+        if len(view.process) == 1:
+            continue  # no prefix, so nothing tells one process from another
         if view.rank in seen and seen[view.rank] != view.process:
-            a, b = seen[view.rank], view.process
             raise InputError(
-                f"{where}: two jobs in one log: rank {view.rank} of {view.n_ranks} is process "
-                f"{a[1]} on {a[0]} and process {b[1]} on {b[0]}; give the log of one",
+                f"{where}: two jobs in one log: rank {view.rank} of {view.n_ranks} is "
+                f"{_name(seen[view.rank])} and {_name(view.process)}; give the log of one",
                 path=where,
                 rank=view.rank,
             )
@@ -165,11 +166,16 @@ def _refuse_two(group: list[View], where: str) -> None:
     firsts = {
         view.process
         for view in group
-        if any(RANKS.search(line) and "->" not in line for _, line in view.lines)
+        if len(view.process) > 1
+        and any(RANKS.search(line) and "->" not in line for _, line in view.lines)
     }
     if len(firsts) > 1:
-        names = " and ".join(f"process {p[1]} on {p[0]}" for p in sorted(firsts)[:2])
+        names = " and ".join(_name(process) for process in sorted(firsts)[:2])
         raise InputError(
             f"{where}: two jobs in one log: only rank 0 lists the rings, and {names} both do",
             path=where,
         )
+
+
+def _name(process: tuple[str, ...]) -> str:
+    return f"process {process[1]} on {process[0]}"

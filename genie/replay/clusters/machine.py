@@ -58,11 +58,14 @@ class Machine:
         """GPUs in the whole host, those outside the preset's communicator included."""
         return len(self.switch_of_gpu)
 
+    def own_nics(self, gpu: int) -> tuple[int, ...]:
+        """Return the NICs on the PCIe switch of `gpu`."""
+        switch = self.switch_of_gpu[gpu]
+        return tuple(n for n, s in enumerate(self.switch_of_nic) if s == switch)
+
     def nics_of_gpu(self, gpu: int) -> tuple[int, ...]:
         """Return the NICs nearest to `gpu`: those on its switch, else all of the host."""
-        switch = self.switch_of_gpu[gpu]
-        near = tuple(n for n, s in enumerate(self.switch_of_nic) if s == switch)
-        return near or tuple(range(self.nics_per_host))
+        return self.own_nics(gpu) or tuple(range(self.nics_per_host))
 
 
 @lru_cache(maxsize=1)

@@ -115,7 +115,11 @@ def read_log(text: str, where: str = "log") -> LogFacts:
     common = LogFacts()
     for line in text.splitlines():
         _read_common(common, line)
-    chosen = choose(split(text), where)
+    chosen, communicators = choose(split(text), where)
+    if communicators > 1:
+        common.notes.append(
+            f"the log shows {communicators} communicators: the largest, printed first, is used"
+        )
     names: dict[int, str] = {}
     for view in chosen:
         if view.rank is not None and view.process[0]:
@@ -313,7 +317,7 @@ def _check(facts: LogFacts, where: str) -> None:
             named.update({rank, *pair})
     for pair in facts.local_pairs | facts.remote_pairs:
         named.update(pair)
-    if not named:
+    if not (facts.rings or facts.trees or facts.links):
         raise InputError(f"{where}: no rings and no trees (NCCL_DEBUG=INFO prints them)")
     if facts.n_ranks is None:
         facts.n_ranks = max(named) + 1

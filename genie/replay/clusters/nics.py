@@ -62,7 +62,7 @@ class HostNics:
         """The member that lends a NIC to the others: the first whose own NIC it is."""
         owner: dict[int, int] = {}
         for nic in range(self._machine.nics_per_host):
-            near = [g for g in self._order if nic in self._near[g]]
+            near = [g for g in self._order if nic in self._machine.own_nics(g)]
             for channel in range(64):
                 found = next((g for g in near if self.local(g, channel) == nic), None)
                 if found is not None:
@@ -72,7 +72,7 @@ class HostNics:
 
     def proxy(self, gpu: int, nic: int) -> int:
         """Return the GPU through which `gpu` sends on `nic`: itself, or the NIC's (PXN)."""
-        if not self._pxn or nic in self._near[gpu]:
+        if not self._pxn or nic in self._machine.own_nics(gpu):
             return gpu
         return self._owner.get(nic, gpu)
 

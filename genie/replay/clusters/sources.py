@@ -170,12 +170,15 @@ class GraphSource:
         machine: What the dump says of the hosts, and the user added (first host type).
         hosts: Machine and graphs by host type.
         one_host: Whether the dump is that of a communicator inside one host.
+        kind: "graph" or "log".
+        doubt: What in the graphs is not the dump's; empty if nothing.
     """
 
     machine: Machine
     hosts: tuple[tuple[Machine, HostGraphs], ...]
     one_host: bool = False
     kind: str = "graph"
+    doubt: str = ""
 
     def find(
         self, gpus: tuple[int, ...], host_kind: int, one_host: bool, version: tuple[int, ...]
@@ -189,7 +192,7 @@ class GraphSource:
                 f"{machine.name}: GPU {unknown[0]} is not in the graph, which has {sorted(own)}"
             )
         if len(gpus) == len(own) and one_host == self.one_host:
-            return Found(graphs, tuple(sorted(own)), "", machine)
+            return Found(graphs, tuple(sorted(own)), self.doubt, machine)
         found = search(machine, gpus, one_host=one_host)
         what = "on one host" if one_host and not self.one_host else f"of {len(gpus)} GPUs a host"
         why = f"{machine.name}: the dump is not of a communicator {what}; similar machines' rules"
