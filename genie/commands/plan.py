@@ -125,7 +125,7 @@ def _one(args, cluster, nccl) -> int:  # type: ignore[no-untyped-def]
         return 0
     made = schedule(args.collective, root=args.root, **options)
     if args.json:
-        document = {"choice": vars(made.choice) if made.choice else None}
+        document: dict[str, object] = {"choice": vars(made.choice) if made.choice else None}
         document["parts"] = common.table_rows(made.parts)
         if args.messages is not None:
             document["messages"] = common.table_rows(made.messages(args.messages))

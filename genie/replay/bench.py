@@ -124,7 +124,7 @@ def bench(
         cluster = Cluster.local(len(parse_endpoints(endpoints)), gpus)
     n = cluster.n_ranks
     element = dtype_bytes(dtype)
-    plan = []
+    plan: list[tuple[int, int]] = []
     for size in sizes(begin, end, factor):
         count = size // element // (n if kind in WHOLE_BUFFER_KINDS else 1)
         row = (count * element * (n if kind in WHOLE_BUFFER_KINDS else 1), count)

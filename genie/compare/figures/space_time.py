@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,7 +68,7 @@ def draw_space_time(recording: Recording, ax: Axes, channel: int | None = None) 
     return ax
 
 
-def _arrival(row: np.void, sends: np.ndarray, receives: np.ndarray) -> int:  # type: ignore[type-arg]
+def _arrival(row: np.void, sends: npt.NDArray[np.void], receives: npt.NDArray[np.void]) -> int:
     """Return when a send's message arrived: the receive of the same number on its connection."""
     same = sends[sends["connection"] == row["connection"]]
     number = int((same["posted_ns"] < row["posted_ns"]).sum())

@@ -59,10 +59,10 @@ def save(figure: Figure, target: Path, provenance: str, formats: tuple[str, ...]
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     for suffix in formats:
-        metadata: dict[str, Any] = {
+        known: dict[str, dict[str, Any]] = {
             "pdf": {"Subject": provenance, "CreationDate": None},
             "svg": {"Description": provenance, "Date": None},
             "png": {"Description": provenance},
-        }[suffix]
+        }
         with style():
-            figure.savefig(target.with_suffix(f".{suffix}"), metadata=metadata)
+            figure.savefig(target.with_suffix(f".{suffix}"), metadata=known[suffix])

@@ -151,11 +151,13 @@ class Truth:
         """Return one column of `ops`; text columns and kind as str ("" unknown)."""
         values = self.ops[name]
         if name == "kind":
-            return np.array(KINDS, dtype=object)[values]
+            kinds: npt.NDArray[Any] = np.array(KINDS, dtype=object)[values]
+            return kinds
         if name in TEXT_COLUMNS:
             out: npt.NDArray[Any] = np.array([*self.labels.get(name, ()), ""], dtype=object)[values]
             return out
-        return values
+        found: npt.NDArray[Any] = values
+        return found
 
     def to_pandas(self) -> pd.DataFrame:
         """Return `ops` as a DataFrame with texts decoded."""
