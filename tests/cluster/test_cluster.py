@@ -248,3 +248,17 @@ def test_clusters_pickle():
     again = pickle.loads(pickle.dumps(cluster))
     assert [c.ring for c in again.channels] == [c.ring for c in cluster.channels]
     assert again.settings == Settings()
+
+
+def test_odd_hosts_swap_by_release():
+    # 2.20 swaps channels on odd hosts only where their number is even (versions section 2).
+    for hosts, swapped in ((2, True), (3, False), (4, True)):
+        old = under({}, hosts=hosts, version="2.20.5").channels[0].ring
+        new = under({}, hosts=hosts).channels[0].ring
+        assert (old == new) == swapped
+
+
+def test_settings_of_gpu_pairs_leave_single_gpu_hosts_alone():
+    assert under({"NCCL_P2P_LEVEL": "LOC"}, "h100x1", 3).coll_channels == 4
+    with pytest.raises(InputError, match="NCCL_P2P_LEVEL"):
+        under({"NCCL_P2P_LEVEL": "LOC"}, "h100x8use2", 3)

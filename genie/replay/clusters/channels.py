@@ -18,7 +18,17 @@ from genie.replay.clusters.graph import Graph
 from genie.replay.clusters.layout import Layout
 from genie.replay.nccl.trees import double_binary_tree
 
-__all__ = ["Channel", "Down", "Ring", "Tree", "Up", "build_ring", "build_tree", "channel_plan"]
+__all__ = [
+    "Channel",
+    "Down",
+    "Ring",
+    "Tree",
+    "Up",
+    "build_ring",
+    "build_tree",
+    "channel_plan",
+    "swapping_codes",
+]
 
 Ints = npt.NDArray[np.int32]
 
@@ -268,17 +278,37 @@ def local_orders(graph: Graph, gpus: tuple[int, ...]) -> npt.NDArray[np.int64]:
     return np.array([[local[g] for g in order] for order in graph.intra], dtype=np.int64)
 
 
-def build_ring(layout: Layout, graphs: Sequence[Graph], channel: int, n_search: int) -> Ints:
+def swapping_codes(version: tuple[int, ...], n_hosts: int) -> tuple[int, ...]:
+    """Return the crossNic results under which odd hosts swap channels (versions section 2).
+
+    Args:
+        version: NCCL release.
+        n_hosts: Hosts of the communicator.
+    """
+    if version < (2, 21, 5) and n_hosts % 2 == 1:
+        return ()
+    return (1, 2) if version < (2, 26, 2) else (2,)
+
+
+def build_ring(
+    layout: Layout,
+    graphs: Sequence[Graph],
+    channel: int,
+    n_search: int,
+    swapping: tuple[int, ...] = (2,),
+) -> Ints:
     """Return the global ring of a search channel.
 
-    Hosts follow each other in host order. On an odd host whose own result is crossNic 2,
-    channels 2k and 2k+1 change places so that traffic stays on one rail (`n_search` even).
+    Hosts follow each other in host order. On an odd host whose own result is a swapping
+    one, channels 2k and 2k+1 change places so that traffic stays on one rail (`n_search`
+    even).
 
     Args:
         layout: The members.
         graphs: Ring graph of each distinct GPU set of the layout.
         channel: Search channel, below `n_search`.
         n_search: Search channels of the communicator.
+        swapping: crossNic results that swap, see `swapping_codes`.
     """
     sets, set_of_host = layout.gpu_sets
     out = np.empty(layout.n_ranks, dtype=np.int32)
@@ -287,7 +317,7 @@ def build_ring(layout: Layout, graphs: Sequence[Graph], channel: int, n_search: 
         graph = graphs[index]
         orders = local_orders(graph, gpus)
         mine = set_of_host == index
-        swap = graph.cross_nic == 2 and n_search % 2 == 0
+        swap = graph.cross_nic in swapping and n_search % 2 == 0
         for parity in (0, 1):
             chosen = hosts[mine & (hosts % 2 == parity)]
             if not len(chosen):

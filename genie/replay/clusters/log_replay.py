@@ -6,7 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from genie.replay.cluster import RECV, SEND, Cluster
+from genie.replay.cluster import Cluster
+from genie.replay.clusters.base import RECV, SEND
 from genie.replay.clusters.channels import Channel, Ring, Tree
 from genie.replay.clusters.counts import CollChannels, NvlsCounts, P2pCounts
 from genie.replay.clusters.graph import NO_NVLS, Graph

@@ -44,6 +44,14 @@ _SEARCH = {
     "NCCL_MNNVL_ENABLE": ("", "0", "2"),
 }
 
+_PAIRS = (
+    "NCCL_IGNORE_DISABLED_P2P",
+    "NCCL_P2P_LEVEL",
+    "NCCL_P2P_DIRECT_DISABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_NVB_DISABLE",
+)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -168,19 +176,24 @@ def _netdevs_policy(nccl: Nccl, version: tuple[int, ...]) -> int:
     raise InputError(f"{name}={nccl.env[name]!r}: expected AUTO, ALL or MAX:<number>", name=name)
 
 
-def refuse_search_settings(nccl: Nccl, cross_nic: int, nics_per_host: int) -> None:
+def refuse_search_settings(
+    nccl: Nccl, cross_nic: int, nics_per_host: int, ranks_per_host: int
+) -> None:
     """Refuse variables under which NCCL's search would find something else.
 
     Args:
         nccl: The environment.
         cross_nic: Cross-NIC mode of the ring graph at hand.
         nics_per_host: With a single NIC, NCCL_CROSS_NIC can change nothing.
+        ranks_per_host: With a single GPU, what concerns pairs of GPUs can change nothing.
 
     Raises:
         InputError: Naming the variable, and the graph dump that would answer instead.
     """
     for name, harmless in _SEARCH.items():
         value = nccl.env.get(name)
+        if ranks_per_host == 1 and name in _PAIRS:
+            continue
         if value is not None and value.strip().upper() not in harmless:
             raise _refusal(name, value)
     value = (nccl.env.get("NCCL_CROSS_NIC") or "2").strip()
