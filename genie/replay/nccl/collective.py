@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -101,7 +102,7 @@ def rank_blocks(
     cluster: Cluster,
     *,
     network_only: bool = False,
-) -> list[Block]:
+) -> Iterator[Block]:
     """The streams of one rank, one part (channel) after the other.
 
     Args:
@@ -109,20 +110,20 @@ def rank_blocks(
         parts: rows channel, count, chunk_bytes.
         rank: the rank.
         cluster: rings, trees and hosts, with the environment applied.
-        network_only: leave out channels of a ring on which the rank has no peer elsewhere.
+        network_only: leave out what stays on the host, so that messages to other hosts cost
+            only themselves.
     """
     host = np.asarray(cluster.host_of)
-    blocks: list[Block] = []
     for row in parts:
         channel, count = int(row["channel"]), int(row["count"])
         chunk = int(row["chunk_bytes"]) // shape.element_size
         made = _channel(shape, channel, count, chunk, rank, cluster, host, network_only)
         for block in made:
             if len(block.ops):
-                local = host[block.ops["peer"]] == host[rank]
-                block.ops["flags"] |= np.where(local, INTRA, 0).astype(np.uint8)
-        blocks.extend(made)
-    return blocks
+                if not network_only:
+                    local = host[block.ops["peer"]] == host[rank]
+                    block.ops["flags"] |= (INTRA * local).astype(np.uint8)
+                yield block
 
 
 def _channel(
@@ -139,8 +140,11 @@ def _channel(
     if shape.algorithm == "ring":
         at = cluster.channels[channel]
         prev, following = at.ring_prev(rank), at.ring_next(rank)
-        if network_only and host[prev] == host[rank] == host[following]:
-            return []
+        sides = True, True
+        if network_only:
+            sides = bool(host[prev] != host[rank]), bool(host[following] != host[rank])
+            if not any(sides):
+                return []
         ops = ring_ops(
             shape.kind,
             index=at.ring_position(rank),
@@ -152,11 +156,14 @@ def _channel(
             chunk=chunk,
             last_align=shape.last_align,
             wire=shape.wire,
+            sides=sides,
         )
         return [Block(channel, 0, ops)]
     if shape.algorithm == "tree":
         at = cluster.channels[channel]
-        return tree_blocks(channel, at.tree_up[rank], at.tree_down[rank], count, chunk, shape.wire)
+        up, down = at.tree_up[rank], at.tree_down[rank]
+        hidden = [p for p in (up, *down) if network_only and p >= 0 and host[p] == host[rank]]
+        return tree_blocks(channel, up, down, count, chunk, shape.wire, hidden)
     if shape.algorithm == "pat":
         ops = pat_ops(
             shape.kind,
@@ -169,9 +176,11 @@ def _channel(
         )
         return [Block(channel, 0, ops)]
     if shape.algorithm == "nvls_tree" or (shape.algorithm == "nvls" and shape.kind == "all_reduce"):
-        return _nvls(shape, channel, count, chunk, rank, cluster, host)
+        return _nvls(shape, channel, count, chunk, rank, cluster, host, network_only)
     if shape.algorithm == "nvls" and cluster.n_hosts == 1:
         # Through the NVSwitch every rank reaches all others at once; nothing leaves the host.
+        if network_only:
+            return []
         peers = [peer for peer in range(size) if peer != rank]
         sizes = np.full(-(-count // chunk), chunk, np.int64)
         sizes[-1:] = count - (len(sizes) - 1) * chunk
@@ -195,6 +204,7 @@ def _nvls(
     rank: int,
     cluster: Cluster,
     host: npt.NDArray[np.integer],
+    network_only: bool,
 ) -> list[Block]:
     local = np.flatnonzero(host == host[rank]).tolist()
     heads, up, down = local, -1, []
@@ -205,7 +215,17 @@ def _nvls(
         if rank in heads and shape.algorithm == "nvls_tree":
             up, down = tree.up[rank], tree.down[rank]
     shares = nvls_shares(count, chunk, len(heads), shape.last_align)
-    return nvls_tree_blocks(channel, rank, heads, local, up, down, shares, shape.wire)
+    return nvls_tree_blocks(
+        channel,
+        rank,
+        heads,
+        local,
+        up,
+        down,
+        shares,
+        shape.wire,
+        network_only=network_only,
+    )
 
 
 def sender_group(shape: Shape, cluster: Cluster, group: int, channel: int, peer: int) -> int:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
 
-from genie.replay.nccl.program import INTRA, PEEK, Program
+from genie.replay.nccl.program import INTRA, PEEK, Block
 
 MESSAGE = np.dtype(
     [
@@ -37,16 +37,16 @@ Bools = npt.NDArray[np.bool_]
 
 
 def messages(
-    program: Program,
+    blocks: Iterable[Block],
     nic_of: NicOf,
     mirror: Callable[[int, int, int], int],
     *,
     intra: bool = False,
 ) -> npt.NDArray[np.void]:
-    """Messages of a collective's program, stream after stream.
+    """Messages of a collective's streams, one after the other.
 
     Args:
-        program: the rank's program.
+        blocks: the rank's streams.
         nic_of: NIC and proxy of a message to or from a peer.
         mirror: (group, channel, peer) -> the group in which the peer sends what is received.
         intra: also list messages between ranks of one host.
@@ -54,52 +54,47 @@ def messages(
     Returns:
         Array of `MESSAGE`.
     """
-    ops = program.ops
-    kept: Bools = (ops["flags"] & PEEK) == 0
-    if not intra:
-        kept &= (ops["flags"] & INTRA) == 0
-    total = int(np.count_nonzero(kept))
-    out = np.zeros(total, MESSAGE)
-    out["peer"] = ops["peer"][kept]
-    out["direction"] = ops["kind"][kept]
-    out["nbytes"] = ops["nbytes"][kept]
-    steps = ops["steps"][kept]
-    conn = ops["conn"][kept]
-    local = (ops["flags"][kept] & INTRA) != 0
     counters: dict[tuple[int, int, int, int], int] = {}
-    # A stream's rows are a run of the kept ones.
-    ends = np.cumsum(kept)
-    start = 0
-    for stream in program.streams:
-        stop = int(ends[stream["first"] + stream["count"] - 1])
-        if stop == start:
-            continue
-        rows = out[start:stop]
-        channel, group = int(stream["channel"]), int(stream["group"])
-        rows["channel"] = channel
-        rows["group"] = group
-        keys = (
-            rows["peer"].astype(np.int64) << 9
-            | rows["direction"].astype(np.int64) << 8
-            | conn[start:stop]
+    tables = [_rows(block, nic_of, mirror, intra, counters) for block in blocks]
+    return np.concatenate(tables) if tables else np.zeros(0, MESSAGE)
+
+
+def _rows(
+    block: Block,
+    nic_of: NicOf,
+    mirror: Callable[[int, int, int], int],
+    intra: bool,
+    counters: dict[tuple[int, int, int, int], int],
+) -> npt.NDArray[np.void]:
+    """Messages of one stream; `counters` holds the next FIFO step of each connection."""
+    ops = block.ops
+    unlisted = PEEK if intra else PEEK | INTRA
+    ops = ops[(ops["flags"] & unlisted) == 0]
+    rows = np.zeros(len(ops), MESSAGE)
+    rows["channel"] = channel = block.channel
+    rows["group"] = block.group
+    rows["peer"] = ops["peer"]
+    rows["direction"] = ops["kind"]
+    rows["nbytes"] = ops["nbytes"]
+    key = ops["peer"].astype(np.int64) << 9 | ops["kind"].astype(np.int64) << 8 | ops["conn"]
+    pending: Bools = np.ones(len(ops), np.bool_)
+    while True:
+        at = int(pending.argmax()) if len(pending) else 0
+        if not len(pending) or not pending[at]:
+            return rows
+        mask: Bools = key == key[at]
+        pending &= ~mask
+        peer, direction, conn, local = (
+            int(ops[name][at]) for name in ("peer", "kind", "conn", "flags")
         )
-        left = keys
-        while len(left):
-            key = int(left[0])
-            left = left[left != key]
-            peer, direction, index = key >> 9, key >> 8 & 1, key & 0xFF
-            mask: Bools = keys == key
-            took = steps[start:stop][mask].astype(np.int64)
-            base = counters.get((channel, peer, direction, index), 0)
-            total_steps = np.cumsum(took)
-            rows["step"][mask] = base + total_steps - took
-            counters[channel, peer, direction, index] = base + int(total_steps[-1])
-            if direction:
-                rows["group"][mask] = mirror(group, channel, peer)
-            nic, proxy = (
-                (-1, -1) if local[start:stop][mask][0] else nic_of(peer, channel, direction)
-            )
-            rows["nic"][mask] = nic
-            rows["proxy"][mask] = proxy
-        start = stop
-    return out
+        took = ops["steps"][mask].astype(np.int64)
+        ends = np.cumsum(took) + counters.get((channel, peer, direction, conn), 0)
+        counters[channel, peer, direction, conn] = int(ends[-1])
+        rows["step"][mask] = ends - took
+        if direction:
+            rows["group"][mask] = mirror(block.group, channel, peer)
+        nic, proxy = -1, -1
+        if not local & INTRA:
+            nic, proxy = nic_of(peer, channel, direction)
+        rows["nic"][mask] = nic
+        rows["proxy"][mask] = proxy

@@ -7,7 +7,7 @@ reads both arrays without a Python object per operation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -100,7 +100,7 @@ class Block:
     phase: int = 0
 
 
-def pack(blocks: Sequence[Block]) -> Program:
+def pack(blocks: Iterable[Block]) -> Program:
     """Joins blocks into a program, in the order given; empty blocks leave no stream."""
     blocks = [block for block in blocks if len(block.ops)]
     streams = np.zeros(len(blocks), STREAM)

@@ -23,10 +23,6 @@ class ProgramCache:
         self._held = 0
         self._programs: OrderedDict[tuple[ref[object], int], Program] = OrderedDict()
 
-    def peek(self, owner: object, rank: int) -> Program | None:
-        """The program if it is kept, else None."""
-        return self._programs.get((ref(owner), rank))
-
     def get(self, owner: object, rank: int, make: Callable[[int], Program]) -> Program:
         """The program, made if it is not kept."""
         key = (ref(owner), rank)

@@ -27,6 +27,7 @@ def ring_ops(
     chunk: int,
     last_align: int,
     wire: Format,
+    sides: tuple[bool, bool] = (True, True),
 ) -> OpArray:
     """Operations of one rank in one ring.
 
@@ -41,20 +42,27 @@ def ring_ops(
         chunk: elements of a full chunk.
         last_align: all_reduce's last loop rounds its chunk up to this many elements.
         wire: the messages' format.
+        sides: whether to list (receives, sends).
     """
     if size < 2 or count == 0:
         return np.zeros(0, OP)
     if kind == "all_reduce":
-        return _all_reduce(index, size, prev, following, count, chunk, last_align, wire)
+        loops = -(count // -(size * chunk))
+        last = _last_loop(index, size, count - (loops - 1) * size * chunk, chunk, last_align)
+        return _calls(loops, chunk, last, prev, following, wire, sides)
     if kind in ("all_gather", "reduce_scatter"):
-        sizes = _chunks(count, chunk)
-        return _calls(np.repeat(sizes[:, None], size, axis=1), prev, following, wire)
+        loops = -(count // -chunk)
+        last = np.full(size, count - (loops - 1) * chunk, np.int64)
+        return _calls(loops, chunk, last, prev, following, wire, sides)
     if kind == "broadcast":
         receives, sends = index != root_index, (index + 1) % size != root_index
     else:
         receives, sends = index != (root_index + 1) % size, index != root_index
     return pipeline(
-        [prev] if receives else [], [following] if sends else [], _chunks(count, chunk), wire
+        [prev] if receives and sides[0] else [],
+        [following] if sends and sides[1] else [],
+        _chunks(count, chunk),
+        wire,
     )
 
 
@@ -65,56 +73,54 @@ def _chunks(count: int, chunk: int) -> IntArray:
     return sizes
 
 
-def _all_reduce(
-    index: int,
-    size: int,
-    prev: int,
-    following: int,
-    count: int,
-    chunk: int,
-    last_align: int,
-    wire: Format,
-) -> OpArray:
+def _last_loop(index: int, size: int, rest: int, chunk: int, last_align: int) -> IntArray:
+    """Elements of every call of all_reduce's last loop, over `rest` elements."""
     # Chunks in the order they pass this rank: the reduce half walks back from index - 1 to
     # index, the gather half repeats it; the final receive completes chunk index + 1.
     walk = (index - np.arange(1, size)) % size
     order = np.concatenate([walk, [index], walk[: size - 2], [(index + 1) % size]])
-    loops, rest = divmod(count, size * chunk)
-    elements = np.full((loops + (rest > 0), len(order)), chunk, np.int64)
-    if rest:
-        last = -(-(-(-rest // size)) // last_align) * last_align
-        elements[-1] = np.clip(rest - order * last, 0, last)
-    return _calls(elements, prev, following, wire)
+    if rest < size * chunk:
+        chunk = -(rest // -size)
+        chunk = -(chunk // -last_align) * last_align
+    elements: IntArray = np.clip(rest - order * chunk, 0, chunk)
+    return elements
 
 
-def _calls(elements: IntArray, prev: int, following: int, wire: Format) -> OpArray:
+def _calls(
+    loops: int,
+    chunk: int,
+    last: IntArray,
+    prev: int,
+    following: int,
+    wire: Format,
+    sides: tuple[bool, bool],
+) -> OpArray:
     """Loops of calls: the first only sends, the last only receives, the others do both.
 
     Args:
-        elements: element counts, shape (loops, calls).
+        loops: number of loops.
+        chunk: elements of every call but those of the last loop.
+        last: elements of each call of the last loop.
         prev: rank that is received from.
         following: rank that is sent to.
         wire: the messages' format.
+        sides: whether to list (receives, sends).
     """
-    loops, calls = elements.shape
+    calls = len(last)
     slices = wire.slices
-    per_loop = 2 * slices * (calls - 1)
-    ops = np.zeros((loops, per_loop), OP)
-    call = np.concatenate(
-        [
-            np.zeros(slices, np.int64),
-            np.repeat(np.arange(1, calls - 1), 2 * slices),
-            np.full(slices, calls - 1),
-        ]
-    )
-    kind = np.empty(per_loop, np.uint8)
-    kind[:slices] = SEND
-    kind[slices:-slices] = np.tile(np.array([RECV, SEND], np.uint8), slices * (calls - 2))
-    kind[-slices:] = RECV
-    sizes = wire.messages(elements)  # (loops, calls, slices)
-    ops["nbytes"][:, :slices] = sizes[:, 0]
-    ops["nbytes"][:, slices:-slices] = np.repeat(sizes[:, 1:-1].reshape(loops, -1), 2, axis=1)
-    ops["nbytes"][:, -slices:] = sizes[:, -1]
+    # Operation 2k is the receive of call and slice k, 2k + 1 its send; the first call has no
+    # receive, the last no send.
+    kind = np.tile(np.array([RECV, SEND], np.uint8), slices * calls)
+    listed = np.where(kind == RECV, sides[0], sides[1])
+    listed[: 2 * slices : 2] = False
+    listed[1 - 2 * slices :: 2] = False
+    place = np.nonzero(listed)[0]
+    ops = np.zeros((loops, len(place)), OP)
+    kind = kind[place]
+    call = place // (2 * slices)
+    slice_of = place // 2 % slices
+    ops["nbytes"][:-1] = wire.messages(np.array(chunk))[slice_of]
+    ops["nbytes"][-1] = wire.messages(last)[call, slice_of]
     ops["call"] = call + calls * np.arange(loops)[:, None]
     ops["kind"] = kind
     ops["peer"] = np.where(kind == SEND, following, prev)
@@ -122,9 +128,7 @@ def _calls(elements: IntArray, prev: int, following: int, wire: Format) -> OpArr
     return ops.reshape(-1)
 
 
-def pipeline(
-    receives: list[int], sends: list[int], elements: IntArray, wire: Format, *, calls_from: int = 0
-) -> OpArray:
+def pipeline(receives: list[int], sends: list[int], elements: IntArray, wire: Format) -> OpArray:
     """One call per chunk: receive it from every peer of `receives`, send it to all of `sends`.
 
     Args:
@@ -132,7 +136,6 @@ def pipeline(
         sends: ranks sent to, in order.
         elements: elements of each chunk.
         wire: the messages' format.
-        calls_from: number of the first call.
     """
     width = len(receives) + len(sends)
     slices = wire.slices
@@ -140,7 +143,7 @@ def pipeline(
         return np.zeros(0, OP)
     ops = np.zeros((len(elements), slices, width), OP)
     ops["nbytes"] = wire.messages(elements)[:, :, None]
-    ops["call"] = (calls_from + np.arange(len(elements)))[:, None, None]
+    ops["call"] = np.arange(len(elements))[:, None, None]
     ops["peer"] = np.array(receives + sends)
     ops["kind"] = [RECV] * len(receives) + [SEND] * len(sends)
     ops["steps"] = wire.steps

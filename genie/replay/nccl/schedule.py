@@ -14,6 +14,7 @@ from genie.replay.nccl.chunk import last_loop_alignment
 from genie.replay.nccl.collective import Shape, make_shape, rank_blocks, sender_group
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.group import TaskLike, plan_group
+from genie.replay.nccl.messages import MESSAGE
 from genie.replay.nccl.messages import messages as messages_of
 from genie.replay.nccl.names import dtype_name, function_code, op_name
 from genie.replay.nccl.partition import PART, plan_count
@@ -113,12 +114,10 @@ class Schedule:
         return PROGRAMS.get(self, rank, self._make_program)
 
     def _make_program(self, rank: int) -> Program:
-        return self._pack(rank, self._shape, network_only=False)
+        return self._pack(rank, self._shape)
 
-    def _pack(self, rank: int, shape: Shape | None, *, network_only: bool) -> Program:
-        if shape is None:
-            return pack([])
-        return pack(rank_blocks(shape, self.parts, rank, self.cluster, network_only=network_only))
+    def _pack(self, rank: int, shape: Shape | None) -> Program:
+        return pack(rank_blocks(shape, self.parts, rank, self.cluster) if shape else [])
 
     def messages(self, rank: int, intra: bool = False) -> Table:
         """Messages that `rank` sends and receives, channel by channel in program order.
@@ -134,12 +133,10 @@ class Schedule:
             InputError: no such rank.
         """
         self._check_rank(rank)
-        program = PROGRAMS.peek(self, rank)
-        if program is None:
-            program = self._pack(rank, self._shape, network_only=not intra)
         shape, cluster = self._shape, self.cluster
         if shape is None:
-            return messages_of(program, lambda *_: (-1, -1), lambda group, *_: group)
+            return np.zeros(0, MESSAGE)
+        blocks = rank_blocks(shape, self.parts, rank, cluster, network_only=not intra)
         kind = _NIC_KIND.get(shape.algorithm, "ring")
 
         def nic(peer: int, channel: int, direction: int) -> tuple[int, int]:
@@ -148,7 +145,7 @@ class Schedule:
         def mirror(group: int, channel: int, peer: int) -> int:
             return sender_group(shape, cluster, group, channel, peer)
 
-        return messages_of(program, nic, mirror, intra=intra)
+        return messages_of(blocks, nic, mirror, intra=intra)
 
     def calls(self, rank: int) -> Table:
         """Primitive calls of `rank`, one row per call and peer, in program order.
@@ -161,7 +158,7 @@ class Schedule:
         """
         self._check_rank(rank)
         shape = self._shape
-        program = self._pack(rank, shape and shape.as_data(), network_only=False)
+        program = self._pack(rank, shape and shape.as_data())
         out = np.zeros(len(program.ops), CALL)
         streams, ops = program.streams, program.ops
         for name in ("channel", "group"):

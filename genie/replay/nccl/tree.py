@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,13 @@ def tree_down_group(protocol: str) -> int:
 
 
 def tree_blocks(
-    channel: int, up: int, down: Sequence[int], count: int, chunk: int, wire: Format
+    channel: int,
+    up: int,
+    down: Sequence[int],
+    count: int,
+    chunk: int,
+    wire: Format,
+    hidden: Container[int] = (),
 ) -> list[Block]:
     """Streams of one rank in one tree.
 
@@ -36,17 +42,19 @@ def tree_blocks(
         count: elements of this channel's part.
         chunk: elements of a full chunk.
         wire: the messages' format.
+        hidden: ranks whose messages are left out.
     """
     if count == 0:
         return []
     sizes = np.full(-(-count // chunk), chunk, np.int64)
     sizes[-1] = count - (len(sizes) - 1) * chunk
-    children = list(down)
+    children = [child for child in down if child not in hidden]
     if up < 0:
         return [Block(channel, TREE_UP, pipeline(children, children, sizes, wire))]
+    parent = [] if up in hidden else [up]
     return [
-        Block(channel, TREE_UP, pipeline(children, [up], sizes, wire)),
-        Block(channel, tree_down_group(wire.protocol), pipeline([up], children, sizes, wire)),
+        Block(channel, TREE_UP, pipeline(children, parent, sizes, wire)),
+        Block(channel, tree_down_group(wire.protocol), pipeline(parent, children, sizes, wire)),
     ]
 
 
@@ -55,7 +63,8 @@ def nvls_shares(count: int, chunk: int, heads: int, last_align: int) -> IntArray
     loops, rest = divmod(count, heads * chunk)
     shares = np.full((loops + (rest > 0), heads), chunk, np.int64)
     if rest:
-        last = -(-(-(-rest // heads)) // last_align) * last_align
+        last = -(rest // -heads)
+        last = -(last // -last_align) * last_align
         shares[-1] = np.clip(rest - np.arange(heads) * last, 0, last)
     return shares
 
@@ -69,6 +78,8 @@ def nvls_tree_blocks(
     down: Sequence[int],
     shares: IntArray,
     wire: Format,
+    *,
+    network_only: bool = False,
 ) -> list[Block]:
     """Streams of one rank of an NVLS-tree all_reduce.
 
@@ -85,10 +96,13 @@ def nvls_tree_blocks(
         down: the head's children on other hosts.
         shares: `nvls_shares`.
         wire: the messages' format.
+        network_only: leave out what stays on the host.
     """
-    if len(shares) == 0:
+    if len(shares) == 0 or (network_only and rank not in heads):
         return []
-    others = [head for head in heads if head != rank]
+    if network_only:
+        local = [rank]
+    others = [head for head in heads if head != rank and not network_only]
     blocks = [
         Block(channel, NVLS_SCATTER, _switch(others, shares, heads, SEND, 0, wire)),
     ]
