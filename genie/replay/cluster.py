@@ -217,8 +217,8 @@ class Cluster(ClusterFacts):
         key = ("ranks", wanted.tobytes())
         found = self._children.get(key)
         if found is None:
-            labels = np.asarray(self.layout.label)
-            members = np.stack([labels[self.layout.host[wanted]], self.layout.gpu[wanted]], axis=1)
+            at = self.layout
+            members = np.stack([at.labels[at.host[wanted]], at.gpu[wanted]], axis=1)
             found = self._remember(key, self._with_members(members))
         return found
 
@@ -248,6 +248,7 @@ class Cluster(ClusterFacts):
         return Cluster(self.name, self.source, self.layout, settings, notes=self._notes)
 
     def _with_members(self, members: Members | npt.NDArray[np.int64]) -> Cluster:
+        # Only a cluster of several graph dumps has host types.
         kinds = dict(zip(self.layout.label, self.layout.kind, strict=False))
         layout = Layout.of(members, kinds)
         most = int(layout.gpu.max())

@@ -90,6 +90,20 @@ def test_communicators():
     assert rows >= NET_ROWS
 
 
+def test_nics_of_uneven_exchanges():
+    rows = 0
+    for golden in golden_data.load("sub/p2p_uneven")["clusters"]:
+        whole = Cluster.preset(golden["machine"], hosts=golden["nNodes"])
+        cluster = whole.communicator([tuple(member) for member in golden["members"]])
+        for ours, theirs in (*COUNTS[2:], MORE_COUNTS[2]):
+            assert getattr(cluster, ours) == golden[theirs], (golden["case"], ours)
+        for rank, peer, channel, nic, proxy in golden["netDev"]:
+            sent = cluster.nic(rank, peer, channel, "p2p", "send")
+            assert sent == (nic, proxy), (golden["case"], rank, peer)
+            rows += 1
+    assert rows >= 308
+
+
 def _nics(cluster: Cluster, golden: dict, where: str) -> int:
     rows = 0
     for channel, rank, peer, way, nic, proxy in golden.get("ringNet", ()):

@@ -87,6 +87,11 @@ class Layout:
         return len(self.label)
 
     @cached_property
+    def labels(self) -> npt.NDArray[np.int64]:
+        """`label` as an array."""
+        return np.asarray(self.label, dtype=np.int64)
+
+    @cached_property
     def counts(self) -> Ints:
         """Ranks on each host."""
         return np.bincount(self.host, minlength=self.n_hosts).astype(np.int32)
