@@ -161,7 +161,7 @@ def _write(
     # comm_size counts a rank's input (design: whole input for reduce_scatter and all_to_all).
     scale = n if kind in ("reduce_scatter", "reduce_scatter_block", "all_to_all", "scatter") else 1
     ranks = []
-    for rank in range(n):
+    for _ in range(n):
         made = Builder()
         last: list[int] = []
         for size in call_bytes:
