@@ -32,12 +32,12 @@ def clusters(draw):
     name = draw(st.sampled_from(_SUBSETS))
     hosts = draw(st.integers(2, 4))
     gpus = st.lists(st.integers(0, 7), min_size=1, max_size=8, unique=True)
-    if draw(st.booleans()):
-        each = [draw(gpus)] * hosts
-    else:
-        each = [draw(gpus) for _ in range(hosts)]
+    equal = draw(st.booleans())
+    each = [draw(gpus)] * hosts if equal else [draw(gpus) for _ in range(hosts)]
     return _preset(name, hosts).communicator([(h, g) for h, own in enumerate(each) for g in own])
 
+
+_ALL_RELEASES = tuple(map(version_text, RELEASES))
 
 _VALUES = {
     "NCCL_ALGO": [
@@ -67,7 +67,7 @@ _VALUES = {
 
 
 @st.composite
-def settings_of(draw, versions=tuple(map(version_text, RELEASES))):
+def settings_of(draw, versions=_ALL_RELEASES):
     """An `Nccl` of any release with up to three variables."""
     names = draw(st.lists(st.sampled_from(sorted(_VALUES)), max_size=3, unique=True))
     env = {name: draw(st.sampled_from(_VALUES[name])) for name in names}

@@ -52,12 +52,14 @@ class Wire:
         self.taken = 0
         self.send_steps = 0
         self.recv_steps = 0
+        self.recv_count = 0
         self.busy_until = 0
         self.remaining = None  # Fraction of the message on the wire
 
 
 class Stream:
-    def __init__(self, ops, call_moves):
+    def __init__(self, ops, call_moves, limit):
+        self.limit = limit  # messages in flight on a connection
         self.ops = ops
         self.at = 0
         self.resume = None  # GPU time ends then
@@ -118,9 +120,9 @@ class Reference:
         self.members.append([int(m) for m in members])
         return len(self.members) - 1
 
-    def add_program(self, streams, ops, window=8):
+    def add_program(self, streams, ops, window=8, *, windows=None):
         rows = []
-        for s in streams:
+        for i, s in enumerate(streams):
             part = [
                 {
                     "peer": int(o["peer"]),
@@ -133,7 +135,9 @@ class Reference:
                 }
                 for o in ops[s["first"] : s["first"] + s["count"]]
             ]
-            rows.append((int(s["channel"]), int(s["phase"]), part, moves_of(part, self.gpu)))
+            limit = 1 << 30 if windows is None else int(windows[i])
+            moves = moves_of(part, self.gpu)
+            rows.append((int(s["channel"]), int(s["phase"]), part, moves, limit))
         self.programs.append((rows, window))
         return len(self.programs) - 1
 
@@ -237,8 +241,9 @@ class Reference:
     def open_collective(self, program, communicator):
         rows, window = self.programs[program]
         channels = {}
-        for channel, phase, part, moves in rows:
-            channels.setdefault(channel, {}).setdefault(phase, []).append(Stream(part, moves))
+        for channel, phase, part, moves, limit in rows:
+            stream = Stream(part, moves, limit)
+            channels.setdefault(channel, {}).setdefault(phase, []).append(stream)
         return {
             "communicator": communicator,
             "window": window,
@@ -289,7 +294,9 @@ class Reference:
             first, last, gpu_ns = s.moves[s.at]
             _, w = self.wire(rank, *where, op)
             if op["kind"] == 0:
-                if w.send_steps and w.send_steps + op["steps"] > coll["window"]:
+                inside = len(w.queue) - w.completed
+                full = w.send_steps + op["steps"] > coll["window"] or inside >= s.limit
+                if inside and full:
                     return changed
             elif w.completed == w.taken:
                 return changed
@@ -310,7 +317,9 @@ class Reference:
             if last:
                 for k in range(first, s.at + 1):
                     if s.ops[k]["kind"] == 1 and not s.ops[k]["peek"]:
-                        self.wire(rank, *where, s.ops[k])[1].recv_steps -= s.ops[k]["steps"]
+                        used = self.wire(rank, *where, s.ops[k])[1]
+                        used.recv_steps -= s.ops[k]["steps"]
+                        used.recv_count -= 1
                 self.announce(coll, s)
             s.at += 1
             changed = True
@@ -322,9 +331,11 @@ class Reference:
             w = self.wires[key]
             while todo:
                 op = s.ops[todo[0]]
-                if w.recv_steps and w.recv_steps + op["steps"] > coll["window"]:
+                full = w.recv_steps + op["steps"] > coll["window"] or w.recv_count >= s.limit
+                if w.recv_count and full:
                     break
                 w.recv_steps += op["steps"]
+                w.recv_count += 1
                 w.announced.append([op["nbytes"], self.now + w.cts_latency, self.now])
                 todo.pop(0)
                 changed = True

@@ -156,7 +156,7 @@ def _name(value: object, names: tuple[str, ...], what: str, where: str) -> int:
     text = {"nvlstree": "nvls_tree", "collnetdirect": "collnet_direct"}.get(text, text)
     text = {"collnetchain": "collnet_chain"}.get(text, text)
     if text not in names:
-        raise InputError(f"{where}: not an {what} NCCL has: {value!r} ({', '.join(names)})")
+        raise InputError(f"{where}: no such {what} in NCCL: {value!r} ({', '.join(names)})")
     return names.index(text)
 
 
