@@ -193,6 +193,13 @@ class Cluster(ClusterFacts):
             InputError: A GPU that the machine lacks, or one named twice.
         """
         key = ("members", tuple((int(h), int(g)) for h, g in members))
+        hosts = set(self.layout.label)
+        for rank, (host, _) in enumerate(key[1]):
+            if host not in hosts:
+                raise InputError(
+                    f"rank {rank}: host {host} is not one of the cluster's {self.n_hosts}",
+                    rank=rank,
+                )
         found = self._children.get(key)
         if found is None:
             found = self._remember(key, self._with_members(list(key[1])))

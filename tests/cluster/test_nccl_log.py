@@ -140,10 +140,9 @@ def test_nics_of_edges():
     assert read.nic(first["dst"], first["src"], first["ch"], "ring", 1)[1] == first["dst"]
 
 
-def test_search_results_from_the_graph_subsystem():
-    cluster = Cluster.preset("h100x8", hosts=2)
-    facts = facts_of(cluster)
-    facts["patterns"] = []
+def patterns(cluster: Cluster, gpu="GPU/{}", net="NET/{}") -> list[list[str]]:
+    """What the GRAPH subsystem prints of a cluster's search."""
+    blocks = []
     for graph in cluster.graphs.values():
         intra, inter = graph.type_names()
         head = (
@@ -151,15 +150,29 @@ def test_search_results_from_the_graph_subsystem():
             f"bw {graph.bw_intra:f}/{graph.bw_inter:f}, type {intra}/{inter}, "
             f"sameChannels {int(graph.same_channels)}"
         )
-        rows = [
-            f" {i} : NET/{n[0]} " + " ".join(f"GPU/{g}" for g in order) + f" NET/{n[1]}"
-            for i, (order, n) in enumerate(zip(graph.intra, graph.inter, strict=True))
-        ]
-        facts["patterns"].append([head, *rows])
+        rows = []
+        for i, (order, nics) in enumerate(zip(graph.intra, graph.inter, strict=True)):
+            gpus = " ".join(gpu.format(g, (g + 1) * 4096) for g in order)
+            rows.append(f" {i} : {net.format(nics[0])} {gpus} {net.format(nics[1])}")
+        blocks.append([head, *rows])
+    return blocks
+
+
+@pytest.mark.parametrize(
+    ("gpu", "net"), [("GPU/{}", "NET/{}"), ("GPU/0-{1:x}", "NET/0-{:x}")], ids=["rank", "bus id"]
+)
+def test_search_results_from_the_graph_subsystem(gpu, net):
+    cluster = Cluster.preset("h100x8", hosts=2)
+    facts = facts_of(cluster)
+    facts["patterns"] = patterns(cluster, gpu, net)
     read = Cluster.from_nccl_log(log(facts), like="h100x8")
     assert read.graphs == cluster.graphs
     assert not any("bandwidths" in note for note in read.notes)
     assert read.sm == 90
+    # Without the bus ids the orders are the ring lines' own, and speeds are still known.
+    facts["patterns"] = patterns(cluster, "GPU/0-{1:x}9", "NET/{}")
+    assert Cluster.from_nccl_log(log(facts)).graphs["ring"].bw_intra == 48
+    same(Cluster.from_nccl_log(log(facts)), cluster)
 
 
 def test_hosts_from_whatever_shows_them():
@@ -266,7 +279,10 @@ def test_forms_of_old_releases():
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_a_damaged_log_is_refused_or_read(data):
-    lines = log(facts_of(Cluster.preset("h100x8use2", hosts=2))).splitlines()
+    cluster = Cluster.preset("h100x8use2", hosts=2)
+    facts = {**facts_of(cluster), "patterns": patterns(cluster)}
+    facts["net_edges"] = [{"ch": 0, "src": 1, "dst": 2, "nic": 3, "proxy": 0}]
+    lines = log(facts).splitlines()
     kept = data.draw(st.lists(st.sampled_from(lines), min_size=1, max_size=len(lines)))
     at = data.draw(st.integers(0, len(kept) - 1))
     cut = data.draw(st.integers(0, len(kept[at])))

@@ -144,6 +144,8 @@ def test_what_a_communicator_cannot_be():
         cluster.communicator([(0, 3), (1, 3), (1, 3)])
     with pytest.raises(InputError, match=r"rank 1: h100x8 has GPUs 0\.\.7, not 8"):
         cluster.communicator([(0, 0), (0, 8)])
+    with pytest.raises(InputError, match="rank 1: host 2 is not one of the cluster's 2"):
+        cluster.communicator([(0, 0), (2, 0)])
     with pytest.raises(InputError, match="non-empty"):
         cluster.communicator([])
     with pytest.raises(InputError, match=r"rank 16 is not one of 0\.\.15"):

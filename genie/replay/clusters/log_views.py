@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 from genie.errors import InputError
 
-__all__ = ["COMM", "RANKS", "View", "choose", "split"]
+__all__ = ["COMM", "RANKS", "View", "choose", "lines", "split"]
 
-_PREFIX = re.compile(
-    r"([\w.\-]+):(\d+):(\d+) \[(\d+)\] NCCL (?:INFO|WARN|TRACE) (.*)$",
-)
-_PLAIN = re.compile(r"NCCL (?:INFO|WARN|TRACE) (.*)$")
+_PREFIX = re.compile(r"([\w.\-]+):(\d+):(\d+) \[(\d+)\] $")
+_LEVEL = re.compile(r"NCCL (?:INFO|WARN|TRACE) ")
+_PREFIX_CHARS = 400  # what may stand before "NCCL INFO": launcher's mark, time, host name
+_MOST_CHARS = 8192  # NCCL cuts its lines at 1 KiB; longer ones are not NCCL's
 COMM = re.compile(r"comm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)")
 _COMM_ID = re.compile(r"commId (0x[0-9a-fA-F]+)")
 RANKS = re.compile(r"(?:Channel|Ring) (\d+)(?:/(\d+))?\s*:((?:\s+\d+)+)\s*(?:\.\.\.)?\s*$")
@@ -42,15 +42,19 @@ class View:
     lines: list[tuple[int, str]] = field(default_factory=list)
 
 
-def _lines(text: str) -> Iterator[tuple[int, tuple[str, ...], str]]:
+def lines(text: str) -> Iterator[tuple[int, tuple[str, ...], str]]:
+    """Yield line number, process and text of every line that may be NCCL's."""
     for number, line in enumerate(text.splitlines(), 1):
-        match = _PREFIX.search(line)
-        if match:
-            host, pid, _, device, rest = match.groups()
-            yield number, (host, pid, device), rest
+        if len(line) > _MOST_CHARS:
             continue
-        plain = _PLAIN.search(line)
-        yield number, ("",), plain[1] if plain else line.strip()
+        level = _LEVEL.search(line)
+        if level is None:
+            yield number, ("",), line.strip()
+            continue
+        start = level.start()
+        match = _PREFIX.search(line[max(0, start - _PREFIX_CHARS) : start])
+        process = (match[1], match[2], match[4]) if match else ("",)
+        yield number, process, line[level.end() :]
 
 
 def split(text: str) -> list[View]:
@@ -58,7 +62,7 @@ def split(text: str) -> list[View]:
     views: list[View] = []
     current: dict[tuple[str, ...], View] = {}
     named: dict[tuple[tuple[str, ...], str], View] = {}
-    for number, process, line in _lines(text):
+    for number, process, line in lines(text):
         match = COMM.search(line)
         if match:
             pointer, rank, ranks = match[1], int(match[2]), int(match[3])

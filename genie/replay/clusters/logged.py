@@ -244,10 +244,19 @@ def _first(graphs: list[LogGraph], test: Callable[[LogGraph], bool]) -> LogGraph
 
 
 def _convert(graph: LogGraph, layout: Layout) -> Graph | None:
+    """Return the graph in local ranks; orders that cannot be told become rank order."""
     names = (graph.type_intra.upper(), graph.type_inter.upper())
-    if len(graph.intra) != graph.n_channels or any(name not in PATHS for name in names):
+    if any(name not in PATHS for name in names) or not graph.n_channels:
         return None
-    if any(not 0 <= r < layout.n_ranks for order in graph.intra for r in order):
+    size = layout.max_local
+    known = len(graph.intra) == graph.n_channels and all(
+        0 <= r < layout.n_ranks for order in graph.intra for r in order
+    )
+    orders = [tuple(int(layout.local[r]) for r in order) for order in graph.intra] if known else []
+    if graph.pattern != 5 and not all(sorted(o) == list(range(size)) for o in orders):
+        orders = []
+    nics = list(graph.inter) if len(graph.inter) == graph.n_channels else []
+    if graph.pattern == 5 and not orders:
         return None
     return Graph(
         pattern=graph.pattern,
@@ -258,6 +267,6 @@ def _convert(graph: LogGraph, layout: Layout) -> Graph | None:
         type_inter=PATHS.index(names[1]),
         same_channels=graph.same_channels,
         cross_nic=graph.cross_nic,
-        intra=tuple(tuple(int(layout.local[r]) for r in order) for order in graph.intra),
-        inter=tuple(graph.inter),
+        intra=tuple(orders or [tuple(range(size))] * graph.n_channels),
+        inter=tuple(nics if min(map(min, nics), default=-1) >= 0 else [(0, 0)] * graph.n_channels),
     )

@@ -11,10 +11,11 @@ import re
 from dataclasses import dataclass, field
 
 from genie.errors import InputError
-from genie.replay.clusters.log_views import COMM, RANKS, choose, split
+from genie.replay.clusters.log_views import COMM, RANKS, choose, lines, split
 
 __all__ = ["LogFacts", "LogGraph", "read_log"]
 
+_BUS = re.compile(r"busId (?:0x)?([0-9a-fA-F]{1,12})\b")
 _HOSTS = re.compile(r"nNodes (\d+) localRanks (\d+)")
 _VERSION = re.compile(r"NCCL version (\d+)\.(\d+)\.(\d+)")
 _LINK = re.compile(r"Ring (\d+)\s*:\s*(\d+) -> (\d+) -> (\d+)\s*$")
@@ -77,6 +78,7 @@ class LogFacts:
         local_pairs: Pairs of ranks joined inside a host.
         remote_pairs: Pairs of ranks joined over the network.
         n_nics: NICs of a host.
+        bus: Rank by PCI bus id of its GPU (hosts of one job are equal: any host's rank).
         graphs: Search results, from the GRAPH subsystem.
         notes: Oddities worth telling.
     """
@@ -98,6 +100,7 @@ class LogFacts:
     local_pairs: set[tuple[int, int]] = field(default_factory=set)
     remote_pairs: set[tuple[int, int]] = field(default_factory=set)
     n_nics: int | None = None
+    bus: dict[int, int] = field(default_factory=dict)
     graphs: list[LogGraph] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -113,7 +116,7 @@ def read_log(text: str, where: str = "log") -> LogFacts:
         InputError: No NCCL lines, lines that contradict each other, or two jobs in one log.
     """
     common = LogFacts()
-    for line in text.splitlines():
+    for _, _, line in lines(text):
         _read_common(common, line)
     chosen, communicators = choose(split(text), where)
     if communicators > 1:
@@ -121,6 +124,11 @@ def read_log(text: str, where: str = "log") -> LogFacts:
             f"the log shows {communicators} communicators: the largest, printed first, is used"
         )
     names: dict[int, str] = {}
+    for view in chosen:
+        buses = (_BUS.search(line) for _, line in view.lines)
+        for bus in buses:
+            if bus and view.rank is not None:
+                common.bus.setdefault(int(bus[1], 16), view.rank)
     for view in chosen:
         if view.rank is not None and view.process[0]:
             names[view.rank] = view.process[0]
@@ -206,16 +214,27 @@ def _read_rest(facts: LogFacts, line: str) -> None:
             )
         )
     match = _ORDER.search(line)
-    if match and facts.graphs:
-        items = match[2].split()
-        number = [int(re.split(r"[/\-]", item)[-1], 10) for item in items]
+    if match and facts.graphs and len(facts.graphs[-1].intra) < facts.graphs[-1].n_channels:
         graph = facts.graphs[-1]
-        if len(graph.intra) < graph.n_channels:
-            gpus = [n for n, item in zip(number, items, strict=True) if item.startswith("GPU")]
-            nics = [n for n, item in zip(number, items, strict=True) if item.startswith("NET")]
-            graph.intra.append(tuple(gpus))
-            if len(nics) == 2:
-                graph.inter.append((nics[0], nics[1]))
+        items = match[2].split()
+        gpus = [_gpu(facts, item[4:]) for item in items if item.startswith("GPU")]
+        nics = [_number(item[4:]) for item in items if item.startswith("NET")]
+        graph.intra.append(tuple(gpus))
+        if len(nics) == 2:
+            graph.inter.append((nics[0], nics[1]))
+
+
+def _number(text: str) -> int:
+    """Return the NIC of "0", or of "0-1" where the host's number stands first, in hex."""
+    last = text.rsplit("-", maxsplit=1)[-1]
+    return int(last, 16) if re.fullmatch(r"[0-9a-fA-F]{1,12}", last) else -1
+
+
+def _gpu(facts: LogFacts, text: str) -> int:
+    """Return the rank of "3", or of "0-1b000" where a PCI bus id stands for it; -1 unknown."""
+    if "-" not in text:
+        return int(text) if text.isdigit() and len(text) < 9 else -1
+    return facts.bus.get(_number(text), -1)
 
 
 def _read_edge(facts: LogFacts, match: re.Match[str]) -> None:
