@@ -139,13 +139,15 @@ cdef class _Setup:
         self.members.append(m)
         return len(self.members) - 1
 
-    def add_program(self, streams, ops, window=8):
+    def add_program(self, streams, ops, window=8, *, windows=None):
         """Adds a program template and returns its id.
 
         Args:
             streams: `STREAM` array (docs/architecture.md, "Program").
             ops: `OP` array.
             window: FIFO steps a connection may have in flight.
+            windows: Messages a connection of each stream may have in flight, one a stream;
+                None = as many as `window` allows.
 
         Returns:
             Ids count from 0.
@@ -162,13 +164,20 @@ cdef class _Setup:
         if len(op) >= 1 << 31:
             raise ScheduleError(f"a program of {len(op)} ops is too long")
         ident = len(self.programs_in)
+        limits = np.full(len(st), 0xFFFF) if windows is None else np.asarray(windows)
+        if len(limits) != len(st):
+            raise ScheduleError(f"program {ident}: {len(st)} streams and {len(limits)} windows")
+        if len(st) and not 1 <= limits.min() <= limits.max() <= 0xFFFF:
+            raise ScheduleError(f"program {ident}: a window of {limits.min()} messages")
         if len(st):
             ends = st["first"].astype(np.int64) + st["count"]
             if ends.max() > len(op):
                 raise ScheduleError(
                     f"program {ident}: a stream ends at op {ends.max()} of {len(op)}"
                 )
-            st = st[np.lexsort((np.arange(len(st)), st["phase"], st["channel"]))]
+            order = np.lexsort((np.arange(len(st)), st["phase"], st["channel"]))
+            st = st[order]
+            limits = limits[order]
         if len(op):
             if op["kind"].max() > 1:
                 raise ScheduleError(f"program {ident}: op kind {op['kind'].max()} is not 0 or 1")
@@ -176,11 +185,13 @@ cdef class _Setup:
                 raise ScheduleError(f"program {ident}: an op takes no FIFO step")
             if ((op["kind"] == 0) & (op["flags"] & 1 != 0)).any():
                 raise ScheduleError(f"program {ident}: a SEND has the PEEK flag")
-        self.make_program(st, op, ident, window)
+        self.make_program(st, op, np.ascontiguousarray(limits, np.uint16), ident, window)
         self.programs_in.append(None)
         return ident
 
-    cdef int make_program(self, object st, object op, uint32_t ident, uint32_t window) except -1:
+    cdef int make_program(
+        self, object st, object op, const uint16_t[::1] limits, uint32_t ident, uint32_t window
+    ) except -1:
         cdef ProgramT* p
         cdef ProgramT* grown
         if ident == self.programs_cap:
@@ -250,6 +261,7 @@ cdef class _Setup:
                 t.first = start
                 t.end = start + count
                 t.channel_id = s_channel[i]
+                t.messages = limits[i]
                 t.group = s_group[i]
                 t.lane = s_lane[i]
                 if i == 0 or s_channel[i] != s_channel[i - 1]:

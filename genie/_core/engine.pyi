@@ -28,7 +28,12 @@ class _Setup:
     def set_local(self, *, latency_ns: int = 0, bytes_per_ns: float = 0.0) -> None: ...
     def add_communicator(self, members: npt.ArrayLike) -> int: ...
     def add_program(
-        self, streams: npt.NDArray[np.void], ops: npt.NDArray[np.void], window: int = 8
+        self,
+        streams: npt.NDArray[np.void],
+        ops: npt.NDArray[np.void],
+        window: int = 8,
+        *,
+        windows: npt.ArrayLike | None = None,
     ) -> int: ...
     def add_rank(
         self,

@@ -101,15 +101,16 @@ cdef void handle_net(Core* e, genie_event* v) noexcept nogil:
         e.status = FAILED
         return
     c = &e.conns[e.conn_of_id[v.conn]]
+    c.refused = 0
     if v.type == GENIE_EV_READY:
-        c.credits += 1
-        if c.s_post != c.s_tail:
-            try_post(e, c)
+        try_post(e, c)
     elif v.type == GENIE_EV_SENT:
         if c.s_head == c.s_post:
             fail_conn(e, c, -EPROTO, True)
         else:
             sent_complete(e, c)
+            if c.s_post != c.s_tail:
+                try_post(e, c)
     elif v.type == GENIE_EV_RECEIVED:
         if c.r_head == c.r_tail:
             fail_conn(e, c, -EPROTO, False)

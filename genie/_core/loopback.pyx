@@ -84,6 +84,7 @@ cdef struct Link:
     int64_t lose_after
     uint64_t delivered
     uint64_t refuse    # post_send calls to refuse with -EAGAIN
+    uint8_t waiting    # a post_send was refused: owe a READY
 
 cdef struct Shared:
     pthread_mutex_t lock
@@ -176,8 +177,10 @@ cdef int do_post_send(void* self, uint32_t conn, uint64_t nbytes, uint32_t step)
     pthread_mutex_lock(&s.lock)
     if link.refuse > 0:
         link.refuse -= 1
+        put(me, GENIE_EV_READY, conn, 0)
         rc = -EAGAIN
     elif link.posted == link.announced:
+        link.waiting = 1
         rc = -EAGAIN
     elif link.sizes[link.posted % link.cap] != nbytes:
         rc = -EBADMSG
@@ -205,6 +208,9 @@ cdef int deliver(Shared* s, Post* p) noexcept nogil:
             link.cap = 2 * link.cap + 16
         link.sizes[link.announced % link.cap] = p.nbytes
         link.announced += 1
+        if not link.waiting:
+            return 0
+        link.waiting = 0
         return put(&s.endpoints[link.sender], GENIE_EV_READY, p.conn, 0)
     if link.fail_after >= 0 and link.delivered >= <uint64_t> link.fail_after:
         put(&s.endpoints[link.sender], GENIE_EV_ERROR, p.conn, link.fail_status)

@@ -156,20 +156,22 @@ cdef void try_post(Core* e, Conn* c) noexcept nogil:
     cdef RecvM* room
     cdef int rc
     while c.s_post != c.s_tail:
-        # A transport counts announcements itself: it says -EAGAIN, and READY when there is room.
-        if c.kind != TRANSPORT and c.s_post == c.credits:
-            return
         m = &c.sent[c.s_post & c.mask]
         if c.kind == TRANSPORT:
-            if c.failed:
+            # A transport counts announcements itself: -EAGAIN, then READY when there is room.
+            if c.refused or c.failed:
                 return
             rc = e.net.post_send(e.net.self, <uint32_t> c.id, m.nbytes, m.step)
             if rc != 0:
-                if rc != -EAGAIN:
+                if rc == -EAGAIN:
+                    c.refused = 1
+                else:
                     fail_conn(e, c, rc, True)
                 return
             e.net_dirty = 1
         else:
+            if c.s_post == c.credits:
+                return
             room = &c.recv[c.s_post & c.mask]
             if room.cts_ns > e.now:
                 if not c.cts_armed:
@@ -193,7 +195,7 @@ cdef void announce(Core* e, Conn* c) noexcept nogil:
     cdef int rc
     while c.r_next != NONE32:
         o = &s.coll.ops[c.r_next]
-        if c.r_steps + o.steps > c.r_window and c.r_steps > 0:
+        if c.r_count > 0 and (c.r_steps + o.steps > c.r_window or c.r_count >= c.r_limit):
             break
         m = &c.recv[c.r_tail & c.mask]
         if c.kind == TRANSPORT:
@@ -220,6 +222,7 @@ cdef void announce(Core* e, Conn* c) noexcept nogil:
             m.row = log_message(e, c, s.coll.row, o.nbytes, 1)
         c.r_tail += 1
         c.r_steps += o.steps
+        c.r_count += 1
         c.r_step += o.steps
         c.r_next = o.next
     if c.kind != TRANSPORT and c.s_post != c.s_tail:
@@ -227,7 +230,7 @@ cdef void announce(Core* e, Conn* c) noexcept nogil:
 
 
 cdef void retry_posts(Core* e) noexcept nogil:
-    # The transport's queue was full: everything refused is tried again once.
+    # The transport had no room for announcements: they are tried again once.
     cdef uint32_t i
     cdef uint32_t n = e.n_retry
     cdef Conn* c
@@ -235,7 +238,5 @@ cdef void retry_posts(Core* e) noexcept nogil:
     for i in range(n):
         c = &e.conns[e.retry[i]]
         c.in_retry = 0
-        if c.recv_here and c.r_owner != NULL:
+        if c.r_owner != NULL:
             announce(e, c)
-        if c.sent_here:
-            try_post(e, c)

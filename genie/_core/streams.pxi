@@ -31,6 +31,7 @@ cdef int start_stream(Core* e, CollR* coll, uint32_t index) noexcept nogil:
                 return -1
             c.s_owner = s
             c.s_window = p.window
+            c.s_limit = t.messages
             if slices:
                 c.s_step = up4(c.s_step)
         else:
@@ -39,6 +40,7 @@ cdef int start_stream(Core* e, CollR* coll, uint32_t index) noexcept nogil:
                 return -1
             c.r_owner = s
             c.r_window = p.window
+            c.r_limit = t.messages
             if slices:
                 c.r_step = up4(c.r_step)
             c.r_next = touch.first
@@ -142,6 +144,7 @@ cdef inline void end_move(Core* e, StreamR* s, uint32_t op) noexcept nogil:
         if first.kind == OP_RECV:
             c = &e.conns[s.coll.bind.conns[first.slot]]
             c.r_steps -= first.steps
+            c.r_count -= 1
             if c.r_next != NONE32:
                 announce(e, c)
         first += 1
@@ -159,7 +162,9 @@ cdef void run_stream(Core* e, StreamR* s) noexcept nogil:
         o = &ops[s.op]
         c = &e.conns[conns[o.slot]]
         if o.kind == OP_SEND:
-            if c.s_steps + o.steps > c.s_window and c.s_steps > 0:
+            if c.s_head != c.s_tail and (
+                c.s_steps + o.steps > c.s_window or c.s_tail - c.s_head >= c.s_limit
+            ):
                 s.state = S_WAITING_ROOM
                 c.s_wait = s
                 return

@@ -67,6 +67,7 @@ cdef struct StreamT:
     uint32_t touch_end
     uint32_t channel   # index into the channels of the program
     uint16_t channel_id
+    uint16_t messages  # most messages in flight on a connection of this stream
     uint8_t group
     uint8_t lane
 
@@ -162,7 +163,8 @@ cdef struct Conn:
     uint32_t s_steps   # FIFO steps in use
     uint32_t s_step    # FIFO step of the next message
     uint32_t s_window
-    uint32_t credits   # announcements (transport: READY events) so far
+    uint32_t s_limit   # messages in flight
+    uint32_t credits   # local, simulated: announcements so far
     # Receiver.
     RecvM* recv
     StreamR* r_wait
@@ -174,6 +176,8 @@ cdef struct Conn:
     uint32_t r_step
     uint32_t r_next    # op to announce next
     uint32_t r_window
+    uint32_t r_limit
+    uint32_t r_count   # messages announced whose steps are not free again
     uint32_t mask
     int64_t busy_until  # local: when the copy engine is free
     int64_t last_ns    # last completion on it
@@ -190,6 +194,7 @@ cdef struct Conn:
     uint8_t recv_here
     uint8_t failed
     uint8_t cts_armed
+    uint8_t refused    # transport: post_send said -EAGAIN, an event will follow
     uint8_t in_retry
     uint8_t logged
 

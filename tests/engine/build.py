@@ -155,7 +155,9 @@ class Case:
             streams = [(c, g, p, part) for (c, g, p), part in parts[rank].items()]
             r.shuffle(streams)
             programs[rank] = len(self.programs)
-            self.programs.append((*program(streams), window))
+            arrays = program(streams)
+            windows = [r.choice([1, 2, 3, 8]) for _ in streams] if r.random() < 0.3 else None
+            self.programs.append((*arrays, window, windows))
         return communicator, programs
 
     def graph(self, rank):
@@ -225,8 +227,8 @@ class Case:
         """Gives the case to an Engine or to the reference."""
         for members in self.communicators:
             target.add_communicator(members)
-        for streams, ops, window in self.programs:
-            target.add_program(streams, ops, window)
+        for streams, ops, window, windows in self.programs:
+            target.add_program(streams, ops, window, windows=windows)
         for rank, nodes in self.graphs.items():
             add_graph(target, rank, nodes, host=self.hosts[rank])
         return target

@@ -163,8 +163,8 @@ def test_random_cases_over_a_transport_move_the_same_messages_as_the_simulation(
             e = Engine()
             for members in case.communicators:
                 e.add_communicator(members)
-            for streams, ops, window in case.programs:
-                e.add_program(streams, ops, window)
+            for streams, ops, window, windows in case.programs:
+                e.add_program(streams, ops, window, windows=windows)
             for rank, nodes in case.graphs.items():
                 if case.hosts[rank] == host:
                     add_graph(e, rank, nodes, host=host)
