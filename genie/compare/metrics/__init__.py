@@ -1,0 +1,1 @@
+"""The numbers of a comparison, one file a level; docs/compare.md defines each."""
