@@ -52,7 +52,6 @@ NOTE_IN_SPLITS = 6  # value: offset << 32 | length of the attribute in the recor
 NOTE_OUT_SPLITS = 7
 NOTE_CORRUPT = 8  # value: offset in the record << 8 | fault
 NOTE_TWO_IDS = 9  # value: the other id
-NOTE_SPLITS_UNIT = 10  # value: 1 when splits are elements (PyTorch), not bytes
 cdef enum:
     N_DANGLING = 1
     N_DUPLICATE = 2
@@ -813,14 +812,13 @@ cdef int32_t group_of(State *s, uint64_t at, uint32_t length) noexcept nogil:
             return s.last_group
         slot = (slot + 1) & s.group_mask
     if s.n_groups == s.groups_cap:
+        # Both arrays grow in step, from the same capacity.
         size = s.groups_cap
         if not grow(<void **>&s.group_length, &size, s.n_groups + 1, 4) or not grow(
-            <void **>&s.group_at, &s.groups_cap, size, 8
+            <void **>&s.group_at, &s.groups_cap, s.n_groups + 1, 8
         ):
             s.memory = 1
             return -1
-        if s.groups_cap > size:
-            s.groups_cap = size
     s.group_at[s.n_groups] = at
     s.group_length[s.n_groups] = length
     s.group_table[slot] = <uint32_t>s.n_groups
@@ -933,15 +931,23 @@ cdef inline void apply(State *s, size_t i, Attr *a, Row *r, const uint8_t *recor
                        const uint8_t *start, const uint8_t *end) noexcept nogil:
     # Put an attribute into the row, if it has a column.
     cdef uint32_t length = a.name_length
+    cdef uint8_t initial
     cdef int64_t wide = 0
     cdef int status
+    if length < 3:
+        return
+    initial = a.name[0]
     if length == 9:
-        if named(a, b"is_cpu_op", 9):
+        if initial == b"i":
+            if not named(a, b"is_cpu_op", 9):
+                return
             status = number(a, &wide)
             if status == S_INT:
                 r.is_cpu = wide != 0
             elif status != S_NONE:
                 note(s, i, N_VALUE, A_CPU << 8 | status)
+        elif initial != b"c":
+            return
         elif named(a, b"comm_size", 9):
             status = number(a, &r.size)
             if status == S_INT and r.size < 0:
@@ -1046,7 +1052,6 @@ cdef void read_v4(State *s, size_t i, Cursor *c, Row *r) noexcept nogil:
     cdef const uint8_t *text
     cdef size_t first = s.n_deps
     cdef uint64_t tag, field
-    cdef int64_t exact = -1
     while c.p < c.e:
         tag = read_tag(c)
         if tag == 0x52:
@@ -1183,15 +1188,29 @@ cdef void read_v1(State *s, size_t i, Cursor *c, Row *r) noexcept nogil:
 
 
 cdef inline void clear(Row *r) noexcept nogil:
-    memset(r, 0, sizeof(Row))
+    r.id = 0
+    r.type = 0
+    r.comm_type = 0
     r.duration = -1
     r.start = -1
+    r.size = 0
+    r.src = 0
+    r.dst = 0
     r.num_ops = -1
     r.tensor_size = -1
+    r.tag = 0
+    r.root = 0
     r.stream = -1
     r.thread = -1
     r.group = -1
+    r.name_at = 0
+    r.name_length = 0
     r.dtype = -1
+    r.is_cpu = 0
+    r.size_status = 0
+    r.type_status = 0
+    r.src_status = 0
+    r.dst_status = 0
 
 
 cdef inline int kind_of(State *s, size_t i, uint64_t type) noexcept nogil:
