@@ -17,6 +17,8 @@ mods() { # mods NAME...: load modules that the image keeps for later
 devices() { # devices N [MTU]
     local n=$1 mtu=${2:-4200} i j
     mods veth bridge af_packet
+    # veth hands packets to the receiver's backlog; 1000 is fewer than one worker has in flight.
+    sysctl -qw net.core.netdev_max_backlog=100000
     sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 \
         net.ipv4.conf.all.accept_local=1 net.ipv4.conf.default.accept_local=1 \
         net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 \

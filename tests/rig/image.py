@@ -78,7 +78,7 @@ def elf_kernel(vmlinuz: bytes) -> bytes:
 
 
 def module_name(path: str) -> str:
-    return path.rsplit("/", 1)[-1].split(".")[0].replace("-", "_")
+    return path.rsplit("/", 1)[-1].split(".", maxsplit=1)[0].replace("-", "_")
 
 
 class Modules:
