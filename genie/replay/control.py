@@ -34,7 +34,7 @@ from genie.replay.rendezvous import Coordinator, WorkerLostError
 
 if TYPE_CHECKING:
     from genie.replay.endpoints import Endpoint
-    from genie.replay.launch import Launcher
+    from genie.replay.launchers.base import Launcher
     from genie.replay.plan import Plan
 
 #: Clock exchanges before and after a run, and seconds between those during it.
@@ -68,6 +68,8 @@ class Settings:
     timeout: float = 60.0
     log_messages: str = "network"
     options: dict[str, Any] = field(default_factory=dict)
+    address: str = ""
+    """Where workers without a nic listen for each other; "": where they reach the coordinator."""
 
 
 @dataclass
@@ -171,6 +173,10 @@ class Control:
         text = f"{ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else str(ranks[0])
         return f"worker {worker} ({self.endpoints[worker]}, rank{'s'[: len(ranks) > 1]} {text})"
 
+    def _called(self, worker: int) -> str:
+        """Return the worker's name and a blank; nothing for the launcher itself (-1)."""
+        return f"{self.names[worker]} " if worker >= 0 else ""
+
     def run(self) -> Outcome:
         """Do the run; the outcome says how it went. Workers are gone when this returns."""
         from genie.version import __version__
@@ -214,8 +220,8 @@ class Control:
         if self._signals.count:
             raise InterruptedRunError(f"interrupted by {self._signals.name}")
         for worker, how in self.launcher.exited().items():
-            if worker not in self._coord.finished:
-                raise WorkerLostError(f"{self.names[worker]} {how}", worker=worker)
+            if worker not in self._coord.finished and len(self._coord.finished) < self.n:
+                raise WorkerLostError(f"{self._called(worker)}{how}", worker=worker)
 
     def _launch(self) -> None:
         timeout = self.settings.timeout
@@ -247,7 +253,7 @@ class Control:
                     workers=self.n,
                     transport=self.settings.transport,
                     nics=tuple((nic.name, nic.port or 0) for nic in endpoint.nics),
-                    address=self._listen[0],
+                    address=self.settings.address,
                     iterations=self.settings.iterations,
                     warmup=self.settings.warmup,
                     time_scale=self.settings.time_scale,
@@ -451,7 +457,7 @@ class Control:
         known = {(worker, type(exc)) for worker, exc in self.outcome.causes}
         found: list[tuple[int, GenieError]] = []
         for worker, how in self.launcher.exited().items():
-            found.append((worker, WorkerLostError(f"{self.names[worker]} {how}", worker=worker)))
+            found.append((worker, WorkerLostError(f"{self._called(worker)}{how}", worker=worker)))
         for worker, reason in self._coord.lost.items():
             found.append(
                 (worker, WorkerLostError(f"{self.names[worker]}: {reason}", worker=worker))
@@ -474,12 +480,13 @@ class Control:
             self.outcome.causes.append((worker, exc))
 
 
-def _precedence(exc: GenieError) -> int:
+def _precedence(exc: GenieError) -> float:
     """Causes before symptoms: a dead process breaks connections, and those stall others."""
     if isinstance(exc, InterruptedRunError):
         return 0
     if isinstance(exc, WorkerLostError):
-        return 1
+        # A launcher that ended names no worker; a lost connection does.
+        return 1 if getattr(exc, "worker", -1) >= 0 else 1.5
     if not isinstance(exc, TransportError):
         return 2
     return 4 if isinstance(exc, ReplayTimeoutError) else 3

@@ -110,6 +110,11 @@ class Member:
             time.sleep(pause)
             pause = min(pause * 2, 1.0)
 
+    @property
+    def local_address(self) -> str:
+        """This host's address on the way to the coordinator."""
+        return str(self._sock.getsockname()[0])
+
     def send(self, message: AnyMessage) -> None:
         """Send one message; may block while the coordinator is slow."""
         self._send((encode(message),))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from genie.replay.compute import ComputeModel
     from genie.replay.control import Control, Settings
     from genie.replay.gpu import GpuModel
+    from genie.replay.launchers.join import Role
     from genie.replay.nccl.env import Nccl
     from genie.replay.recording import Recording
     from genie.trace import Trace
@@ -67,8 +68,11 @@ def replay(
         InputError: Endpoints, ranks and cluster that do not fit together.
         GenieError: As `genie.plan`, or what ended the run; every worker is gone by then.
         KeyboardInterrupt: Ctrl-C, with on_error="raise".
+        SystemExit: In every process but the first of a job that a launcher (srun, mpirun,
+            torchrun) started: such a process serves as a worker and then ends.
     """
     from genie.replay.control import InterruptedRunError
+    from genie.replay.launchers.join import LAUNCHER_VAR, role, serve
     from genie.replay.progress import make_progress
 
     if on_error not in ("raise", "record"):
@@ -76,6 +80,17 @@ def replay(
     if iterations < 1 or warmup < 0 or not time_scale >= 0 or not timeout > 0:
         raise InputError("iterations >= 1, warmup >= 0, time_scale >= 0 and timeout > 0, please")
     ends = parse_endpoints(endpoints)
+    who = role()
+    if who is not None and who.size != len(ends):
+        raise InputError(
+            f"{who.launcher} started {who.size} processes, there are {len(ends)} endpoints: one "
+            f"process is one worker, so the numbers must be equal ({LAUNCHER_VAR}=local starts "
+            "workers from this process instead)",
+            size=who.size,
+            endpoints=len(ends),
+        )
+    if who is not None and who.rank > 0:
+        raise SystemExit(serve(who, timeout))
     made = _plan(trace, ends, cluster, nccl, compute, gpu)
     settings = _settings(transport, ends)
     settings.iterations, settings.warmup, settings.time_scale = iterations, warmup, time_scale
@@ -83,7 +98,7 @@ def replay(
     settings.log_messages = "network" if log_messages else "none"
     settings.options = _options(settings.transport, made, options or {})
     bar = make_progress(progress, "replay")
-    control = _control(made, ends, settings, bar)
+    control = _control(made, ends, settings, bar, who)
     try:
         outcome = control.run()
     finally:
@@ -174,11 +189,26 @@ def _control(
     ends: Sequence[Endpoint],
     settings: Settings,
     progress: Callable[[int, int], None] | None,
+    who: Role | None,
 ) -> Control:
     from genie.replay.control import Control as ControlClass
-    from genie.replay.launch import LocalLauncher
+    from genie.replay.launchers.choose import choose, listen_address
 
-    remote = [str(end) for end in ends if not end.is_local]
-    if remote:
-        raise InputError(f"not this host: {', '.join(remote[:8])}; only local endpoints so far")
-    return ControlClass(made, ends, LocalLauncher(range(len(ends))), settings, progress=progress)
+    if who is None:
+        return ControlClass(
+            made, ends, choose(ends), settings, address=listen_address(ends), progress=progress
+        )
+    from genie.replay.auth import take_secret
+    from genie.replay.launchers.join import JoinedLauncher, coordinator_address
+
+    host, port = coordinator_address(who)
+    return ControlClass(
+        made,
+        ends,
+        JoinedLauncher(),
+        settings,
+        address=host,
+        port=port,
+        secret=take_secret(),
+        progress=progress,
+    )

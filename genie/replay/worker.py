@@ -20,12 +20,15 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from genie.errors import GenieError, LaunchError
 from genie.replay.auth import take_secret
 from genie.replay.carrier import Carrier
 from genie.replay.clocks import clock_identity
 from genie.replay.health import Meter
 from genie.replay.hostinfo import usable_cores
+from genie.replay.launchers.join import worker_index
 from genie.replay.member import Member
 from genie.replay.protocol import (
     PROTOCOL,
@@ -109,6 +112,8 @@ class Worker:
 
         member = self._member
         setup = member.receive(Setup, 120.0)
+        if not setup.address:
+            setup = msgspec.structs.replace(setup, address=member.local_address)
         shard = Shard.from_bytes(member.receive_blob("shard"))
         began = time.monotonic()
         engine = shard.engine("wall")
@@ -262,11 +267,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     faulthandler.enable()
     parser = argparse.ArgumentParser(prog="python -m genie.replay.worker", description=main.__doc__)
     parser.add_argument("--connect", required=True, help="HOST:PORT[,HOST:PORT...]")
-    parser.add_argument("--worker", required=True, type=int, help="index of the endpoint")
+    parser.add_argument("--worker", required=True, help='index of the endpoint, or "env"')
     args = parser.parse_args(argv)
     try:
         addresses = [parse_address(text) for text in args.connect.split(",")]
-        worker = Worker(args.worker, addresses, take_secret())
+        index = worker_index() if args.worker == "env" else int(args.worker)
+        worker = Worker(index, addresses, take_secret())
     except GenieError as exc:
         print(f"genie worker {args.worker}: {exc}", file=sys.stderr)
         return 1

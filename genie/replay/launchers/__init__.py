@@ -1,0 +1,1 @@
+"""How workers are started: directly, by srun, mpirun or ssh; or joined, when they run already."""
