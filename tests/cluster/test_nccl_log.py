@@ -175,6 +175,30 @@ def test_search_results_from_the_graph_subsystem(gpu, net):
     same(Cluster.from_nccl_log(log(facts)), cluster)
 
 
+def test_like_a_preset():
+    cluster = Cluster.preset("a100x8", hosts=2)
+    text = log(facts_of(cluster))
+    read = Cluster.from_nccl_log(text)
+    assert any("those of preset a100x8" in note for note in read.notes)
+    assert any("a100x1_100g" in note for note in read.notes)
+    assert any("NICs are not in the log: 1 a host" in note for note in read.notes)
+    told = Cluster.from_nccl_log(text, like="a100x8")
+    assert told.notes == ()
+    assert told.graphs == cluster.graphs
+    for channel in cluster.channels:
+        for rank in range(16):
+            peer = channel.ring_next(rank)
+            if not cluster.same_host(rank, peer):
+                for kind in ("ring", "p2p"):
+                    for way in (0, 1):
+                        edge = (rank, peer, channel.index, kind, way)
+                        assert told.nic(*edge) == cluster.nic(*edge)
+    # Another machine's speeds can be lent, but not its NICs.
+    lent = Cluster.from_nccl_log(text, like="h100x8")
+    assert lent.graphs["ring"].bw_inter == 48
+    same(lent, cluster)
+
+
 def test_hosts_from_whatever_shows_them():
     cluster = Cluster.preset("h100x8", hosts=2)
     facts = facts_of(cluster)

@@ -141,8 +141,6 @@ class LogCluster(Cluster):
             if nic is not None:
                 proxy = self._logged.proxy(rank, peer, channel) if way == "send" else None
                 return nic, rank if proxy is None else proxy
-        return self._nearest(rank, channel)
-
-    def _nearest(self, rank: int, channel: int) -> tuple[int, int]:
-        index = int(self.layout.gpu_sets[1][int(self.layout.host[rank])])
-        return self._nics[index].local(int(self.layout.gpu[rank]), channel), rank
+            if not self._logged.graph_nics and kind in ("ring", "tree", "nvls"):
+                return super().nic(rank, rank, channel, "p2p", "recv")
+        return super().nic(rank, peer, channel, kind, direction)

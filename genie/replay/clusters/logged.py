@@ -15,9 +15,10 @@ from genie.replay.clusters.graph import NO_NVLS, PATHS, Graph, HostGraphs
 from genie.replay.clusters.graph_xml import Extra, graph_machine
 from genie.replay.clusters.layout import Layout
 from genie.replay.clusters.log_layout import log_layout
+from genie.replay.clusters.log_match import Known, preset_if_same
 from genie.replay.clusters.log_rings import Links, complete_rings
 from genie.replay.clusters.log_trees import complete_trees
-from genie.replay.clusters.machine import preset_graphs
+from genie.replay.clusters.machine import Machine, preset_graphs, preset_machine, preset_names
 from genie.replay.clusters.nccl_log import LogFacts, LogGraph, read_log
 from genie.replay.clusters.settings import Settings
 from genie.replay.clusters.sources import GraphSource, LocalSource
@@ -54,6 +55,7 @@ class Logged:
         heads: NVLS heads, one row a host; None where the log lists none.
         settings: The log's own environment and release.
         complete: Whether every ring and tree is known.
+        graph_nics: Whether the search results name NICs (printed, or those of a preset).
     """
 
     facts: LogFacts
@@ -63,6 +65,7 @@ class Logged:
     heads: Ints | None
     settings: Settings
     complete: bool
+    graph_nics: bool
     _by_local: dict[tuple[int, int, str], tuple[int, int | None]] = field(default_factory=dict)
 
     def nic(self, layout: Layout, rank: int, peer: int, channel: int, way: str) -> int | None:
@@ -113,7 +116,7 @@ def log_cluster(
     if facts.version is None:
         facts.notes.append("the log does not name the NCCL release: 2.30.7's rules are used")
     settings = Settings.of(LogEnv(facts.version or Settings().version, facts.env))  # type: ignore[arg-type]
-    source = _source(facts, layout, where, extra)
+    source, named = _source(facts, layout, Known(facts, rings, trees), where, extra)
     others = sorted(set(facts.env) - _APPLIED)
     if others:
         facts.notes.append(
@@ -123,7 +126,7 @@ def log_cluster(
     complete = len(rings) == facts.total and not any(
         (up == UNKNOWN).any() for up, _ in trees.values()
     )
-    logged = Logged(facts, rings, links, trees, heads, settings, complete)
+    logged = Logged(facts, rings, links, trees, heads, settings, complete, named)
     return where, source, layout, settings, logged, facts.notes
 
 
@@ -168,37 +171,63 @@ def _heads(facts: LogFacts, layout: Layout, where: str) -> Ints | None:
     return table
 
 
-def _source(facts: LogFacts, layout: Layout, where: str, extra: Extra) -> GraphSource:
-    """Return search results for the tuner: those printed, else a stated stand-in."""
+def _source(
+    facts: LogFacts, layout: Layout, known: Known, where: str, extra: Extra
+) -> tuple[GraphSource, bool]:
+    """Return search results: printed, a preset's, or a stand-in; and whether NICs are known."""
+    one_host, size = layout.n_hosts == 1, layout.max_local
+    version = facts.version or Settings().version
+    plain = LocalSource.sized(size).find(tuple(range(size)), 0, False, version).graphs
     found = _printed(facts, layout)
-    size = layout.max_local
-    if found is None:
-        plain = LocalSource.sized(size).find(tuple(range(size)), 0, False, (2, 30, 7)).graphs
-        if extra.like is None:
-            facts.notes.append(
-                "bandwidths and link types are not in the log (NCCL_DEBUG_SUBSYS=INIT,GRAPH "
-                "prints them): the tuner's inputs are a100x1_100g's (give like=PRESET)"
-            )
-            extra = replace(extra, like="a100x1_100g")
-            found = plain
-        else:
-            found = _like(plain, extra.like)
+    named = found is not None and any(nics != (0, 0) for nics in found.ring.inter)
+    base: Machine | None = None
+    if extra.like is not None:
+        same = preset_if_same(extra.like, layout, known, version)
+        if same is not None:
+            base = preset_machine(extra.like)
+            found, named = found or same, True
+        found = found or _like(plain, extra.like)
+    elif found is None:
+        whole = size > 1 and len(known.rings) == facts.total
+        names = preset_names() if whole else ()
+        hints = [n for n in names if preset_if_same(n, layout, known, version)]
+        if hints:
+            facts.notes.append(f"rings and trees are those of preset {' and '.join(hints)}")
+        facts.notes.append(
+            "bandwidths and link types are not in the log (NCCL_DEBUG_SUBSYS=INIT,GRAPH "
+            "prints them): the tuner's inputs are a100x1_100g's (give like=PRESET)"
+        )
+        found, extra = plain, replace(extra, like="a100x1_100g")
     machine, notes = graph_machine(found, where, extra)
     facts.notes += [note.replace("the dump", "the log") for note in notes]
     n_nics = facts.n_nics or max((n + 1 for n, _ in facts.nics.values()), default=0)
-    if not n_nics:
-        n_nics = machine.nics_per_host
+    if not n_nics and not named and not one_host:
+        facts.notes.append(f"NICs are not in the log: {machine.nics_per_host} a host assumed")
+    n_nics = n_nics or machine.nics_per_host
+    if base is not None and base.n_gpus >= size and n_nics <= base.nics_per_host:
+        machine = replace(
+            machine,
+            switch_of_gpu=base.switch_of_gpu,
+            switch_of_nic=base.switch_of_nic,
+            cpu_of_gpu=base.cpu_of_gpu,
+            nics_per_host=base.nics_per_host,
+        )
+    else:
+        machine = replace(
+            machine,
+            # Two GPUs to a NIC where there are more GPUs than NICs, in order.
+            switch_of_gpu=tuple(g * n_nics // size for g in range(size)),
+            switch_of_nic=tuple(range(n_nics)),
+            cpu_of_gpu=(0,) * size,
+            nics_per_host=n_nics,
+            nvlink=found is not plain and machine.nvlink,
+        )
     machine = replace(
-        machine,
-        description=f"{size} GPUs a host, read from a log",
-        gpus_per_host=size,
-        nics_per_host=n_nics,
-        # Two GPUs to a NIC where there are more GPUs than NICs, in order.
-        switch_of_gpu=tuple(g * n_nics // size for g in range(size)),
-        switch_of_nic=tuple(range(n_nics)),
-        cpu_of_gpu=(0,) * size,
+        machine, description=f"{size} GPUs a host, read from a log", gpus_per_host=size
     )
-    return GraphSource(machine, ((machine, found),), layout.n_hosts == 1, "log")
+    if not named and not one_host and machine.nics_per_host > 1:
+        facts.notes.append("an edge that is not printed is given its GPU's nearest NIC")
+    return GraphSource(machine, ((machine, found),), one_host, "log"), named
 
 
 def _like(plain: HostGraphs, like: str) -> HostGraphs:
