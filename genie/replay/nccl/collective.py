@@ -114,9 +114,8 @@ def rank_blocks(
             only themselves.
     """
     host = np.asarray(cluster.host_of)
-    for row in parts:
-        channel, count = int(row["channel"]), int(row["count"])
-        chunk = int(row["chunk_bytes"]) // shape.element_size
+    for channel, count, chunk_bytes in parts.tolist():
+        chunk = chunk_bytes // shape.element_size
         made = _channel(shape, channel, count, chunk, rank, cluster, host, network_only)
         for block in made:
             if len(block.ops):
@@ -158,7 +157,7 @@ def _channel(
             wire=shape.wire,
             sides=sides,
         )
-        return [Block(channel, 0, ops)]
+        return [Block(channel, 0, ops, 0 if all(sides) else 1)]
     if shape.algorithm == "tree":
         at = cluster.channels[channel]
         up, down = at.tree_up[rank], at.tree_down[rank]

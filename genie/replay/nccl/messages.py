@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from genie.replay.nccl.program import INTRA, PEEK, Block
+from genie.replay.nccl.program import INTRA, PEEK, Block, join
 
 MESSAGE = np.dtype(
     [
@@ -56,7 +56,7 @@ def messages(
     """
     counters: dict[tuple[int, int, int, int], int] = {}
     tables = [_rows(block, nic_of, mirror, intra, counters) for block in blocks]
-    return np.concatenate(tables) if tables else np.zeros(0, MESSAGE)
+    return join(tables, MESSAGE)
 
 
 def _rows(
@@ -68,6 +68,8 @@ def _rows(
 ) -> npt.NDArray[np.void]:
     """Messages of one stream; `counters` holds the next FIFO step of each connection."""
     ops = block.ops
+    if block.period:
+        return _periodic_rows(block, nic_of, mirror, intra, counters)
     unlisted = PEEK if intra else PEEK | INTRA
     ops = ops[(ops["flags"] & unlisted) == 0]
     rows = np.zeros(len(ops), MESSAGE)
@@ -98,3 +100,37 @@ def _rows(
             nic, proxy = nic_of(peer, channel, direction)
         rows["nic"][mask] = nic
         rows["proxy"][mask] = proxy
+
+
+def _periodic_rows(
+    block: Block,
+    nic_of: NicOf,
+    mirror: Callable[[int, int, int], int],
+    intra: bool,
+    counters: dict[tuple[int, int, int, int], int],
+) -> npt.NDArray[np.void]:
+    """As `_rows`, for a stream that repeats the same few operations."""
+    channel = block.channel
+    ops = block.ops.reshape(-1, block.period)
+    first = ops[0]
+    if not intra:
+        listed = np.flatnonzero((first["flags"] & INTRA) == 0)
+        if len(listed) < block.period:
+            ops, first = ops[:, listed], first[listed]
+    rows = np.zeros(ops.shape, MESSAGE)
+    rows["channel"] = channel
+    rows["nbytes"] = ops["nbytes"]
+    number = np.arange(len(ops), dtype=np.int64)
+    for column, (peer, _, _, direction, flags, steps, conn) in enumerate(first.tolist()):
+        key = (channel, peer, direction, conn)
+        start = counters.get(key, 0)
+        counters[key] = start + len(ops) * steps
+        nic, proxy = -1, -1
+        if not flags & INTRA:
+            nic, proxy = nic_of(peer, channel, direction)
+        at = rows[:, column]
+        at["group"] = mirror(block.group, channel, peer) if direction else block.group
+        at["peer"], at["direction"] = peer, direction
+        at["step"] = start + number * steps
+        at["nic"], at["proxy"] = nic, proxy
+    return rows.reshape(-1)

@@ -271,20 +271,15 @@ def parts(
         host_of: host of each rank.
         proxies: proxy rank of sends to each rank (PXN), this rank itself if not given.
     """
-    sides = []
-    for direction, peer, nbytes in (
-        (1, jobs.receive_peer, jobs.receive_bytes),
-        (0, jobs.send_peer, jobs.send_bytes),
-    ):
-        (index,) = np.nonzero(peer >= 0)
-        sides.append(
-            _side(rank, direction, index, peer[index], nbytes[index], jobs, rules, host_of)
-        )
-    table = np.concatenate(sides)
+    into = _side(rank, 1, jobs.receive_peer, jobs.receive_bytes, jobs, rules, host_of)
+    out = _side(rank, 0, jobs.send_peer, jobs.send_bytes, jobs, rules, host_of)
+    columns = {name: np.concatenate([into[name], out[name]]) for name in into}
+    # Receives come first, so a stable sort leaves a work's receives before its sends.
+    order = np.argsort(columns["channel"] << 32 | columns["work"], kind="stable")
+    table = np.zeros(len(order), PART)
+    for name, column in columns.items():
+        table[name] = column[order]
     _batch(table, jobs, rules)
-    table = table[
-        np.lexsort((-table["direction"].astype(np.int8), table["work"], table["channel"]))
-    ]
     _windows(table, rank, proxies)
     return table
 
@@ -292,51 +287,52 @@ def parts(
 def _side(
     rank: int,
     direction: int,
-    index: IntArray,
-    peer: IntArray,
-    nbytes: IntArray,
+    peers: IntArray,
+    sizes: IntArray,
     jobs: Works,
     rules: P2P,
     host_of: npt.NDArray[np.int64],
-) -> npt.NDArray[np.void]:
+) -> dict[str, npt.NDArray[np.generic]]:
+    """Columns of the parts of all sends or all receives, by work."""
+    (index,) = np.nonzero(peers >= 0)
+    peer, whole = peers[index], sizes[index]
     network = host_of[peer] != host_of[rank]
-    cut = split(nbytes, network, peer == rank, rules)
-    total = int(cut.parts.sum())
+    cut = split(whole, network, peer == rank, rules)
     row = np.repeat(np.arange(len(index)), cut.parts)
-    number = np.arange(total) - np.repeat(np.cumsum(cut.parts) - cut.parts, cut.parts)
-    table = np.zeros(total, PART)
-    table["work"] = index[row]
-    table["direction"] = direction
-    table["peer"] = peer[row]
+    number = np.arange(len(row)) - np.repeat(np.cumsum(cut.parts) - cut.parts, cut.parts)
     mapping = PART_CHANNEL.at(rules.version)
+    offset = number
     if mapping == "reversed":
         offset = bit_reverse(number, rules.channels)
     elif mapping == "wrapped":
         offset = number % rules.per_peer
-    else:
-        offset = number
-    table["channel"] = (jobs.base[index][row] + offset) % rules.channels
-    size, whole = cut.part_bytes[row], nbytes[row]
-    begin = np.minimum(number * size, whole)
-    table["begin"] = begin
-    table["nbytes"] = np.minimum(begin + size, whole) - begin
-    table["intra"] = ~network[row]
+    begin = np.minimum(number * cut.part_bytes[row], whole[row])
+    nbytes = np.minimum(begin + cut.part_bytes[row], whole[row]) - begin
+    ll, chunk = cut.ll[row], cut.chunk[row]
     if LL_LIMIT.at(rules.version) == "part":
-        ll = (table["nbytes"] <= rules.ll_threshold) & (~network[row] | rules.net_ll)
-        table["ll"] = ll
-        table["chunk"] = _chunk(table["nbytes"], network[row] & ~ll, ll, rules)
-    else:
-        table["ll"] = cut.ll[row]
-        table["chunk"] = cut.chunk[row]
-    return table
+        ll = (nbytes <= rules.ll_threshold) & (~network[row] | rules.net_ll)
+        chunk = _chunk(nbytes, network[row] & ~ll, ll, rules)
+    return {
+        "work": index[row],
+        "direction": np.full(len(row), direction, np.uint8),
+        "peer": peer[row],
+        "channel": (jobs.base[index][row] + offset) % rules.channels,
+        "ll": ll,
+        "intra": ~network[row],
+        "begin": begin,
+        "nbytes": nbytes,
+        "chunk": chunk,
+    }
 
 
 def _batch(table: npt.NDArray[np.void], jobs: Works, rules: P2P) -> None:
-    """Fills `batch` and `slot`: which works of a channel run side by side."""
+    """Fills `batch` and `slot` of sorted parts: which works of a channel run side by side."""
     if len(table) == 0:
         return
     key = table["channel"].astype(np.int64) << 32 | table["work"]
-    pairs, inverse = np.unique(key, return_inverse=True)
+    opens_pair = np.ones(len(key), np.bool_)
+    opens_pair[1:] = key[1:] != key[:-1]
+    pairs, inverse = key[opens_pair], np.cumsum(opens_pair) - 1
     channel, work = pairs >> 32, pairs & 0xFFFFFFFF
     number = np.arange(len(pairs))
     first = np.ones(len(pairs), np.bool_)

@@ -7,7 +7,7 @@ reads both arrays without a Python object per operation.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,11 +91,22 @@ class Program:
 
 @dataclass(frozen=True)
 class Block:
-    """The operations of one stream before they are packed into a `Program`."""
+    """The operations of one stream before they are packed into a `Program`.
+
+    Attributes:
+        channel: the channel.
+        group: thread group.
+        ops: array of `OP`.
+        period: if not 0, operation i and i + period differ in `nbytes` and `call` only, and no
+            two of one period are the same way to the same peer.
+        lane: see `STREAM`.
+        phase: see `STREAM`.
+    """
 
     channel: int
     group: int
     ops: OpArray
+    period: int = 0
     lane: int = 0
     phase: int = 0
 
@@ -115,10 +126,13 @@ def pack(blocks: Iterable[Block]) -> Program:
             len(block.ops),
         )
         total += len(block.ops)
-    if len(blocks) == 1:
-        ops = blocks[0].ops
-    elif blocks:
-        ops = np.concatenate([block.ops for block in blocks])
-    else:
-        ops = np.zeros(0, OP)
-    return Program(streams, ops)
+    return Program(streams, join([block.ops for block in blocks], OP))
+
+
+def join(tables: Sequence[npt.NDArray[np.void]], dtype: np.dtype[np.void]) -> OpArray:
+    """Concatenates structured arrays of one dtype; NumPy alone would match fields each time."""
+    if not tables:
+        return np.zeros(0, dtype)
+    if len(tables) == 1:
+        return tables[0]
+    return np.concatenate([table.view(np.uint8) for table in tables]).view(dtype)

@@ -6,6 +6,8 @@ NumPy: all full loops are equal, so one is laid out and repeated.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -77,13 +79,13 @@ def _last_loop(index: int, size: int, rest: int, chunk: int, last_align: int) ->
     """Elements of every call of all_reduce's last loop, over `rest` elements."""
     # Chunks in the order they pass this rank: the reduce half walks back from index - 1 to
     # index, the gather half repeats it; the final receive completes chunk index + 1.
-    walk = (index - np.arange(1, size)) % size
-    order = np.concatenate([walk, [index], walk[: size - 2], [(index + 1) % size]])
+    order = (index - 1 - np.arange(2 * size - 1)) % size
+    order[size:] = order[: size - 1]
+    order[-1] = (index + 1) % size
     if rest < size * chunk:
         chunk = -(rest // -size)
         chunk = -(chunk // -last_align) * last_align
-    elements: IntArray = np.clip(rest - order * chunk, 0, chunk)
-    return elements
+    return np.minimum(np.maximum(rest - order * chunk, 0), chunk)
 
 
 def _calls(
@@ -106,26 +108,33 @@ def _calls(
         wire: the messages' format.
         sides: whether to list (receives, sends).
     """
-    calls = len(last)
-    slices = wire.slices
-    # Operation 2k is the receive of call and slice k, 2k + 1 its send; the first call has no
-    # receive, the last no send.
-    kind = np.tile(np.array([RECV, SEND], np.uint8), slices * calls)
-    listed = np.where(kind == RECV, sides[0], sides[1])
-    listed[: 2 * slices : 2] = False
-    listed[1 - 2 * slices :: 2] = False
-    place = np.nonzero(listed)[0]
-    ops = np.zeros((loops, len(place)), OP)
-    kind = kind[place]
-    call = place // (2 * slices)
-    slice_of = place // 2 % slices
-    ops["nbytes"][:-1] = wire.messages(np.array(chunk))[slice_of]
-    ops["nbytes"][-1] = wire.messages(last)[call, slice_of]
-    ops["call"] = call + calls * np.arange(loops)[:, None]
+    flat, call, kind = _loop(len(last), wire.slices, *sides)
+    ops = np.zeros((loops, len(flat)), OP)
+    if loops > 1:
+        ops["nbytes"][:-1] = wire.messages(np.array(chunk))[flat % wire.slices]
+    ops["nbytes"][-1] = wire.messages(last).reshape(-1)[flat]
+    ops["call"] = call + len(last) * np.arange(loops)[:, None]
     ops["kind"] = kind
-    ops["peer"] = np.where(kind == SEND, following, prev)
+    ops["peer"] = np.array([following, prev])[kind] if all(sides) else [prev, following][sides[1]]
     ops["steps"] = wire.steps
     return ops.reshape(-1)
+
+
+@lru_cache(maxsize=16)
+def _loop(
+    calls: int, slices: int, receives: bool, sends: bool
+) -> tuple[IntArray, IntArray, npt.NDArray[np.uint8]]:
+    """(index of the message, call, kind) of each operation of one loop."""
+    # Operation 2k is the receive of message k, 2k + 1 its send; the first call has no receive,
+    # the last no send.
+    listed = np.empty((calls, slices, 2), np.bool_)
+    listed[..., 0], listed[..., 1] = receives, sends
+    listed[0, :, 0] = False
+    listed[-1, :, 1] = False
+    place = np.flatnonzero(listed)
+    kind = np.array([RECV, SEND], np.uint8)[place % 2]
+    flat = place // 2
+    return flat, flat // slices, kind
 
 
 def pipeline(receives: list[int], sends: list[int], elements: IntArray, wire: Format) -> OpArray:
@@ -138,13 +147,20 @@ def pipeline(receives: list[int], sends: list[int], elements: IntArray, wire: Fo
         wire: the messages' format.
     """
     width = len(receives) + len(sends)
-    slices = wire.slices
     if width == 0 or len(elements) == 0:
         return np.zeros(0, OP)
-    ops = np.zeros((len(elements), slices, width), OP)
+    ops = np.empty((len(elements), wire.slices, width), OP)
+    ops[:] = _one_call(tuple(receives), tuple(sends), wire.steps)
     ops["nbytes"] = wire.messages(elements)[:, :, None]
     ops["call"] = np.arange(len(elements))[:, None, None]
-    ops["peer"] = np.array(receives + sends)
-    ops["kind"] = [RECV] * len(receives) + [SEND] * len(sends)
-    ops["steps"] = wire.steps
     return ops.reshape(-1)
+
+
+@lru_cache(maxsize=256)
+def _one_call(receives: tuple[int, ...], sends: tuple[int, ...], steps: int) -> OpArray:
+    """Operations of one call, sizes left out."""
+    ops = np.zeros(len(receives) + len(sends), OP)
+    ops["peer"] = receives + sends
+    ops["kind"] = [RECV] * len(receives) + [SEND] * len(sends)
+    ops["steps"] = steps
+    return ops

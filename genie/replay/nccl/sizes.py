@@ -54,16 +54,21 @@ class Format:
         """
         n = np.asarray(elements, np.int64)
         es = self.element_size
+        out = np.empty((*n.shape, self.slices), np.int64)
+        first = out[..., 0]
         if self.protocol == "ll":
-            return (16 * -(-n // max(8 // es, 1)))[..., None]
-        if self.protocol == "ll128":
-            return (2048 * -(-(n * es) // 1920))[..., None]
-        if self.slices == 1:
-            return (n * es)[..., None]
-        # The first slice is at least 1/32 of a full one, so short chunks travel in one message.
-        floor = 2 * (self.step_bytes // es) // 32
-        first = np.minimum(np.maximum(16 * -(-n // 32), floor), n)
-        return np.stack([first, n - first], axis=-1) * es
+            np.multiply(-(n // -max(8 // es, 1)), 16, out=first)
+        elif self.protocol == "ll128":
+            np.multiply(-((n * es) // -1920), 2048, out=first)
+        elif self.slices == 1:
+            np.multiply(n, es, out=first)
+        else:
+            # The first slice is at least 1/32 of a full one, so short chunks stay whole.
+            floor = 2 * (self.step_bytes // es) // 32
+            np.minimum(np.maximum(-(n // -32) * 16, floor), n, out=first)
+            np.subtract(n, first, out=out[..., 1])
+            out *= es
+        return out
 
 
 def wire_format(

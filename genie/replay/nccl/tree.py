@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -46,18 +47,24 @@ def tree_blocks(
     """
     if count == 0:
         return []
+    children = [child for child in down if child not in hidden]
+    parent = [up] if up >= 0 and up not in hidden else []
+    width = len(children) + len(parent)
+    if width == 0:
+        return []
     sizes = np.full(-(-count // chunk), chunk, np.int64)
     sizes[-1] = count - (len(sizes) - 1) * chunk
-    children = [child for child in down if child not in hidden]
     if up < 0:
-        return [Block(channel, TREE_UP, pipeline(children, children, sizes, wire))]
-    parent = [] if up in hidden else [up]
+        both = pipeline(children, children, sizes, wire)
+        return [Block(channel, TREE_UP, both, 2 * len(children))]
+    down_group = tree_down_group(wire.protocol)
     return [
-        Block(channel, TREE_UP, pipeline(children, parent, sizes, wire)),
-        Block(channel, tree_down_group(wire.protocol), pipeline(parent, children, sizes, wire)),
+        Block(channel, TREE_UP, pipeline(children, parent, sizes, wire), width),
+        Block(channel, down_group, pipeline(parent, children, sizes, wire), width),
     ]
 
 
+@lru_cache(maxsize=64)
 def nvls_shares(count: int, chunk: int, heads: int, last_align: int) -> IntArray:
     """Elements that each head handles in each loop, shape (loops, heads)."""
     loops, rest = divmod(count, heads * chunk)
@@ -66,6 +73,7 @@ def nvls_shares(count: int, chunk: int, heads: int, last_align: int) -> IntArray
         last = -(rest // -heads)
         last = -(last // -last_align) * last_align
         shares[-1] = np.clip(rest - np.arange(heads) * last, 0, last)
+    shares.setflags(write=False)
     return shares
 
 
@@ -104,7 +112,7 @@ def nvls_tree_blocks(
         local = [rank]
     others = [head for head in heads if head != rank and not network_only]
     blocks = [
-        Block(channel, NVLS_SCATTER, _switch(others, shares, heads, SEND, 0, wire)),
+        Block(channel, NVLS_SCATTER, _switch(others, shares, heads, SEND, 0, wire), len(others)),
     ]
     if rank in heads:
         mine = shares[:, list(heads).index(rank)]
@@ -113,24 +121,26 @@ def nvls_tree_blocks(
         if up < 0:
             ops = pipeline(peers + children, children + peers, mine, wire)
             back = len(peers) + 2 * len(children)
-            _mark(ops, len(peers), back, 2 * (len(peers) + len(children)))
-            blocks.append(Block(channel, NVLS_UP, ops))
+            width = 2 * (len(peers) + len(children))
+            _mark(ops, len(peers), back, width)
+            blocks.append(Block(channel, NVLS_UP, ops, width))
         else:
             ops = pipeline(peers + children, [up], mine, wire)
             width = len(peers) + len(children) + 1
             _mark(ops, len(peers), width, width)
-            blocks.append(Block(channel, NVLS_UP, ops))
+            blocks.append(Block(channel, NVLS_UP, ops, width))
             ops = pipeline([up], children + peers, mine, wire)
-            _mark(ops, 0, 1 + len(children), 1 + len(children) + len(peers))
-            blocks.append(Block(channel, NVLS_DOWN, ops))
-    blocks.append(
-        Block(channel, NVLS_GATHER, _switch(others, shares, heads, RECV, CONN_NVSWITCH, wire))
-    )
+            _mark(ops, 0, 1 + len(children), width)
+            blocks.append(Block(channel, NVLS_DOWN, ops, width))
+    back_ops = _switch(others, shares, heads, RECV, CONN_NVSWITCH, wire)
+    blocks.append(Block(channel, NVLS_GATHER, back_ops, len(others)))
     return blocks
 
 
 def _mark(ops: npt.NDArray[np.void], before: int, after: int, width: int) -> None:
     """Marks the leading receives and trailing sends of each call as passing the NVSwitch."""
+    if before == 0 and after == width:
+        return
     rows = ops.reshape(-1, width)
     rows["flags"][:, :before] = INTRA
     rows["flags"][:, after:] = INTRA
@@ -146,6 +156,8 @@ def _switch(
     wire: Format,
 ) -> npt.NDArray[np.void]:
     ops = np.zeros((len(shares), len(peers)), OP)
+    if not peers:
+        return ops.reshape(-1)
     columns = [list(heads).index(peer) for peer in peers]
     ops["nbytes"] = wire.messages(shares[:, columns])[..., 0]
     ops["call"] = np.arange(len(shares))[:, None]
