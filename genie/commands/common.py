@@ -204,3 +204,9 @@ def finish(args: argparse.Namespace, recording: Recording) -> int:
         print(f"genie {args.verb}: error: the run is incomplete: {reason}", file=sys.stderr)
         return 1
     return 0
+
+
+def check_report(args: argparse.Namespace) -> None:
+    """Refuse a report folder that is in the way, before any work is done."""
+    if args.output and os.path.lexists(args.output) and not args.force:
+        raise InputError(f"{args.output} exists; --force replaces a report")

@@ -90,12 +90,8 @@ class Shard:
                 copy_bytes_per_ns=program.copy_gbps,
                 reduce_bytes_per_ns=program.reduce_gbps,
             )
-            own = (program.windows != program.window).any()
             engine.add_program(
-                program.streams,
-                program.ops,
-                window=program.window,
-                **({"windows": program.windows} if own else {}),
+                program.streams, program.ops, window=program.window, windows=program.windows
             )
         for rank in self.ranks:
             engine.add_rank(

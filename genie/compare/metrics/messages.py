@@ -45,8 +45,9 @@ class MessageMatch:
 def match_messages(replay: Truth, truth: Truth) -> MessageMatch:
     """Compare the messages of two runs stream by stream.
 
-    One iteration of each side is taken, the first measured one. A stream is what one rank sent to (or received from) one peer on one channel; unknown peers or
-    channels (-1 on either side) are taken together on both. Order is that of posting.
+    One iteration of each side is taken, the first measured one. A stream is what one rank sent to
+    (or received from) one peer on one channel; unknown peers or channels (-1 on either side) are
+    taken together on both. Order is that of posting.
 
     Raises:
         CompareError: One side has no messages.
