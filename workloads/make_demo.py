@@ -6,7 +6,7 @@ Eight ranks on two hosts of four GPUs. A tensor-parallel group is a host, so its
 inside the host; the data-parallel pairs cross it. Sizes follow Megatron-LM's layer (Shoeybi et
 al., arXiv 1909.08053): two all_reduces of the activations per layer and pass; gradients are
 reduced in one bucket per layer behind the backward pass, on a stream of their own, as PyTorch's
-DistributedDataParallel does. Compute times are those of the arithmetic at 120 TFLOP/s.
+DistributedDataParallel does. Compute times are those of the arithmetic at 30 TFLOP/s.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from genie.trace import Builder, Coll, Kind, write
 LAYERS = 4
 HIDDEN = 1024
 SEQUENCE = 512
-BATCH = 2
+BATCH = 16
 TP = 4
 DP = 2
 ELEMENT = 2  # bfloat16
-FLOPS = 120e12
+FLOPS = 30e12
 
 COMPUTE_STREAM = 7
 GRADIENT_STREAM = 20
@@ -47,7 +47,7 @@ def rank_trace(rank: int) -> Builder:
 
     def comp(name: str, ns: int, after: list[int]) -> int:
         return node(
-            Kind.COMP, name, deps=after, duration_ns=ns, stream=COMPUTE_STREAM, num_ops=ns * 120_000
+            Kind.COMP, name, deps=after, duration_ns=ns, stream=COMPUTE_STREAM, num_ops=ns * 30_000
         )
 
     def reduce(name: str, group: str, nbytes: int, stream: int, after: list[int]) -> int:

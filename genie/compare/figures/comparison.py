@@ -9,6 +9,7 @@ import numpy as np
 
 from genie.compare.figures.style import COLOURS
 from genie.compare.metrics.collective import BANDS, band_of, usable
+from genie.compare.metrics.messages import first_iteration
 from genie.compare.truth.model import KINDS
 from genie.errors import InputError
 
@@ -90,8 +91,8 @@ def draw_errors(comparison: Comparison, ax: Axes) -> Axes:
         [f"{BANDS[b][1]}\nn = {(band == b).sum()}" for b in used],
     )
     ax.axhline(0, color="0.5", linewidth=0.6)
-    ax.set_ylabel("error of the time [%]")
-    ax.set_title("replay / truth - 1; box: quartiles, whiskers: 1st and 99th percentile")
+    ax.set_ylabel("replay / truth - 1 [%]")
+    ax.set_title("box: quartiles; whiskers: 1st, 99th percentile")
     return ax
 
 
@@ -125,10 +126,15 @@ def draw_timeline(side: Truth, ax: Axes, iteration: int | None = None) -> Axes:
         height=0.36, color=COLOURS["communication"], label="communication",
     )  # fmt: skip
     waits = communication & (last > begin)
-    ax.barh(
-        y[waits] + 0.2, (np.minimum(last, end) - begin)[waits], left=begin[waits],
-        height=0.36, color=COLOURS["wait"], label="waiting for a rank",
-    )  # fmt: skip
+    if waits.any():
+        ax.barh(
+            y[waits] + 0.2,
+            (np.minimum(last, end) - begin)[waits],
+            left=begin[waits],
+            height=0.36,
+            color=COLOURS["wait"],
+            label="waiting for a rank",
+        )
     if len(place) <= 32:
         ax.set_yticks(list(place.values()), [str(rank) for rank in place])
     ax.invert_yaxis()
@@ -174,7 +180,7 @@ def draw_runs(times: Sequence[float], ax: Axes, simulated: float | None = None) 
 
 
 def draw_matrix(side: Truth, ax: Axes, host_of: Sequence[int] | None = None) -> Axes:
-    """Draw bytes sent from each rank (or host) to each other.
+    """Draw bytes that each rank (or host) sent to each other in the first measured iteration.
 
     Args:
         side: A run with messages.
@@ -183,7 +189,8 @@ def draw_matrix(side: Truth, ax: Axes, host_of: Sequence[int] | None = None) -> 
     """
     if side.messages is None:
         raise InputError(f"{side.source} has no messages to draw")
-    rows = side.messages[(side.messages["direction"] == 0) & (side.messages["peer"] >= 0)]
+    rows = first_iteration(side)
+    rows = rows[(rows["direction"] == 0) & (rows["peer"] >= 0)]
     src, dst = rows["rank"].astype(np.int64), rows["peer"].astype(np.int64)
     if host_of is not None:
         hosts = np.asarray(host_of)
@@ -191,7 +198,7 @@ def draw_matrix(side: Truth, ax: Axes, host_of: Sequence[int] | None = None) -> 
     n = int(max(src.max(initial=0), dst.max(initial=0))) + 1
     total = np.zeros((n, n))
     np.add.at(total, (src, dst), rows["nbytes"] / 1e6)
-    image = ax.imshow(np.where(total > 0, total, np.nan), cmap="cividis", origin="upper")
+    image = ax.imshow(np.where(total > 0, total, np.nan), cmap="cividis", origin="upper", vmin=0)
     ax.grid(visible=False)
     what = "rank" if host_of is None else "host"
     ax.set_xlabel(f"to {what}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from genie.errors import CompareError
 
@@ -83,15 +84,20 @@ def match_messages(replay: Truth, truth: Truth) -> MessageMatch:
     )
 
 
-def _streams(side: Truth, ignore: tuple[str, ...]) -> dict[tuple[int, ...], list[int]]:
+def first_iteration(side: Truth) -> npt.NDArray[np.void]:
+    """Return the messages of the first measured iteration, all where that is not known."""
     rows = side.messages
     assert rows is not None
     if len(side.ops):
-        # One iteration against one: the first measured one of each side.
         known = rows["op"] >= 0
         iteration = np.where(known, side.ops["iteration"][np.maximum(rows["op"], 0)], -1)
         if (iteration >= 0).any():
-            rows = rows[iteration == iteration[iteration >= 0].min()]
+            return rows[iteration == iteration[iteration >= 0].min()]
+    return rows
+
+
+def _streams(side: Truth, ignore: tuple[str, ...]) -> dict[tuple[int, ...], list[int]]:
+    rows = first_iteration(side)
     order = np.lexsort((np.arange(len(rows)), rows["start_ns"]))
     found: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for row in rows[order]:
