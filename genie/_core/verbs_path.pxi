@@ -44,7 +44,8 @@ cdef enum:
     MAX_QPS = 128       # NCCL_IB_QPS_PER_CONNECTION ends there
     POOL = 512          # work requests gathered between two flushes
     BATCH = 32          # completions taken at once
-    # Kinds of work requests, in the low bits of wr_id.
+    # Kinds of work requests, in the low bits of wr_id. Unsignaled ones have one too: a failure
+    # completes them all the same.
     WR_SEND = 1         # the WRITE_WITH_IMM that ends a part of a message
     WR_RECV = 2         # a receive without a buffer
     WR_CTS = 3          # clear to send, signaled once per round of the FIFO
@@ -288,10 +289,11 @@ cdef inline uint64_t wr_name(conn_t *c, qp_t *q, verbs_t *t, uint64_t message, i
     )
 
 
-cdef inline void gather_write(verbs_t *t, conn_t *c, qp_t *q, uint64_t from_, uint64_t target,
-                              uint32_t rkey, uint32_t n) noexcept nogil:
-    """An unsignaled RDMA WRITE."""
+cdef inline void gather_write(verbs_t *t, conn_t *c, qp_t *q, uint64_t message, uint64_t from_,
+                              uint64_t target, uint32_t rkey, uint32_t n) noexcept nogil:
+    """An unsignaled RDMA WRITE; it completes only when it fails, and says then whose it was."""
     cdef ibv_send_wr *w = gather(t, q)
+    w.wr_id = wr_name(c, q, t, message, WR_PIECE, q.covered + 1)
     w.sg_list.addr = from_
     w.sg_list.length = n
     w.sg_list.lkey = q.lkey
@@ -444,15 +446,14 @@ cdef void long_send(verbs_t *t, conn_t *c) noexcept nogil:
         if from_ + n > c.source + c.source_length:
             from_ = c.source
         if not last:
-            gather_write(t, c, q, from_, target, c.long_rkeys[q.remote_dev], <uint32_t>n)
+            gather_write(t, c, q, message, from_, target, c.long_rkeys[q.remote_dev], <uint32_t>n)
             if q.covered >= q.room // 4:
                 q.tail.send_flags |= IBV_SEND_SIGNALED
-                q.tail.wr_id = wr_name(c, q, t, message, WR_PIECE, q.covered)
                 q.covered = 0
             c.long_offset += n
             continue
         if c.split and c.long_size > t.ar_threshold:
-            gather_write(t, c, q, from_, target, c.long_rkeys[q.remote_dev], <uint32_t>n)
+            gather_write(t, c, q, message, from_, target, c.long_rkeys[q.remote_dev], <uint32_t>n)
             n = 0
         gather_last(t, c, q, message, from_, target, c.long_rkeys[q.remote_dev], <uint32_t>n,
                     <uint32_t>c.long_size)
@@ -524,7 +525,7 @@ cdef int v_post_send(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
         target = e.address + begin
         from_ = c.source + begin
         if c.split and nbytes > t.ar_threshold:
-            gather_write(t, c, q, from_, target, e.rkeys[q.remote_dev], <uint32_t>n)
+            gather_write(t, c, q, message, from_, target, e.rkeys[q.remote_dev], <uint32_t>n)
             n = 0
         gather_last(t, c, q, message, from_, target, e.rkeys[q.remote_dev], <uint32_t>n,
                     <uint32_t>nbytes)
@@ -601,10 +602,10 @@ cdef int v_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
     w.send_flags = IBV_SEND_INLINE if ENTRY_BYTES <= t.inline_max else 0
     genie_ibv_target(w, c.remote + row * ROW_BYTES, q.rkey)
     q.covered += 1
+    w.wr_id = wr_name(c, q, t, message, WR_CTS, q.covered)
     if row == message % c.n_devs:
         # Once per round of the FIFO, so that the send queue is known to have room again.
         w.send_flags |= IBV_SEND_SIGNALED
-        w.wr_id = wr_name(c, q, t, message, WR_CTS, q.covered)
         q.covered = 0
     return 0
 

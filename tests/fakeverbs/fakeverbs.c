@@ -140,6 +140,7 @@ API void fakeverbs_configure(const char *text) {
     if (set.log && !log_rows) log_rows = calloc(LOG, sizeof *log_rows);
 }
 
+API void fakeverbs_forget(void) { memset(live, 0, sizeof live); }
 API long fakeverbs_live(int kind) { return kind >= 0 && kind < KINDS ? live[kind] : -1; }
 API long fakeverbs_log(struct logged **rows) { *rows = log_rows; return n_logged; }
 API long fakeverbs_sends(void) { return set.sends; }

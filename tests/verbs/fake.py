@@ -123,4 +123,4 @@ def workers(
         together(*[lambda t=t: t.connect(where, SECRET, timeout=timeout) for t in made])
         yield made
     finally:
-        together(*[t.close for t in made])
+        together(*[lambda t=t: t.close(0.2) for t in made])
