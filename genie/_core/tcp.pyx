@@ -2,10 +2,10 @@
 
 What is on the wire. A connection has one socket (or `sockets` of them, its *lanes*),
 as NCCL's socket transport. The sender's direction carries, for each message, its size as
-four bytes in network order and then that many bytes; a 0-byte message is its four bytes.
-NCCL's socket transport sends the size of every message too (an int, net_socket.cc). The
-other direction carries *credits*: every byte is a number of receives that were announced
-since the last one.
+four bytes in network order and then that many bytes (on each lane: the whole size, then the
+lane's share); a 0-byte message is its four bytes. NCCL's socket transport sends the size of
+every message too (an int, net_socket.cc). The other direction carries *credits*: every byte
+is a number of receives that were announced since the last one.
 
 Credits. A sender may be `run_ahead` messages beyond what the receiver has announced: their
 bytes wait in the receiver's socket, unread, so early data needs no memory here. The receiver
@@ -98,9 +98,12 @@ cdef extern from * nogil:
     static ssize_t genie_drop(int fd, size_t n) {
         return recv(fd, NULL, n, MSG_DONTWAIT | MSG_TRUNC);
     }
-    /* Bytes the peer has not acknowledged yet. */
+    static void genie_end(int fd) { shutdown(fd, SHUT_WR); }
+    /* Bytes the peer has not acknowledged yet. What it sent is dropped: closing a socket with
+       unread bytes makes the kernel throw away what is still to be sent. */
     static int genie_unsent(int fd) {
         int n = 0;
+        while (recv(fd, NULL, 1 << 20, MSG_DONTWAIT | MSG_TRUNC) > 0) {}
         return ioctl(fd, SIOCOUTQ, &n) < 0 ? 0 : n;
     }
     static int genie_memfd(size_t n) {
@@ -149,6 +152,7 @@ cdef extern from * nogil:
     ssize_t genie_drop(int fd, size_t n)
     int genie_memfd(size_t n)
     int genie_unsent(int fd)
+    void genie_end(int fd)
 
 cdef enum:
     HEADER = 4                # bytes that carry a message's size
@@ -161,12 +165,13 @@ cdef enum:
     MAX_LANES = 16            # NCCL's limit of sockets per connection is 64
     CHECK_EVERY = 512         # empty direct rounds between two looks at all sockets
     MAX_CREDITS = 1 << 20     # announced receives a sender believes
+    GONE = 2                  # lane_t.readable: an end of file or an error follows the bytes
 
 ctypedef struct lane_t:
     int fd
     uint32_t conn             # index of its connection
     uint8_t number            # 0 carries small messages, all share striped ones
-    uint8_t readable          # the kernel may have bytes for us
+    uint8_t readable          # 1: the kernel may have bytes for us; or GONE
     uint8_t writable          # the kernel may have room for us
     uint8_t listed            # is in tcp_t.todo
     uint64_t at               # message (counted from 0) it works on
@@ -175,7 +180,8 @@ ctypedef struct lane_t:
 
 ctypedef struct conn_t:
     uint32_t id
-    int32_t error             # 0 or -errno
+    int32_t error             # 0 or -errno; a peer that ended in peace is -ECONNRESET too
+    uint8_t failed            # the engine was told of the error
     uint8_t sender
     uint8_t waiting           # a post_send got -EAGAIN: owe a READY
     uint8_t dirty             # is in tcp_t.dirty
@@ -295,6 +301,7 @@ cdef void fail(tcp_t *t, conn_t *c, int error) noexcept nogil:
         genie_epoll_del(t.epoll, t.lanes[c.lanes + i].fd)
     if c.head < c.tail or c.waiting or error == -EBADMSG:
         c.waiting = 0
+        c.failed = 1
         emit(t, c, GENIE_EV_ERROR, error)
 
 
@@ -409,7 +416,7 @@ cdef void push(tcp_t *t, conn_t *c, lane_t *l) noexcept nogil:
                 at += 1
                 continue
             part = share(t, l, size)
-            headers[n_headers] = htonl(<uint32_t>part)
+            headers[n_headers] = htonl(<uint32_t>size)
             if off < HEADER:
                 iov[n_iov].iov_base = <char *>&headers[n_headers] + off
                 iov[n_iov].iov_len = HEADER - off
@@ -490,7 +497,8 @@ cdef void take_credits(tcp_t *t, conn_t *c) noexcept nogil:
     if r == 0:
         fail(t, c, -ECONNRESET)
         return
-    l.readable = r == sizeof(counts)
+    if l.readable != GONE:
+        l.readable = r == sizeof(counts)
     for i in range(r):
         if counts[i] == 0:
             c.expected = 1
@@ -523,7 +531,7 @@ cdef void report(tcp_t *t, conn_t *c) noexcept nogil:
     cdef uint64_t due = c.tail - c.credit
     cdef int n = 0
     cdef ssize_t r, i
-    if c.error or due == 0:
+    if c.error or due == 0 or t.lanes[c.lanes].readable == GONE:
         return
     while due and n < 64:
         counts[n] = <uint8_t>(due if due < 255 else 255)
@@ -579,8 +587,8 @@ cdef int received(tcp_t *t, conn_t *c, lane_t *l, const char *data, uint64_t n) 
                 return 0
             memcpy(&size, l.header, HEADER)
             size = ntohl(size)
-            if size != part:
-                c.expected = part
+            if size != c.size[l.at & c.mask]:
+                c.expected = c.size[l.at & c.mask]
                 c.found = size
                 fail(t, c, -EBADMSG)
                 return -1
@@ -649,9 +657,11 @@ cdef void pull(tcp_t *t, conn_t *c, lane_t *l) noexcept nogil:
         if received(t, c, l, NULL if dropping else t.hot, r):
             return
         if <uint64_t>r < want:
-            # A short read emptied the socket; the next bytes raise a new edge.
-            l.readable = 0
-            return
+            # A short read emptied the socket; the next bytes raise a new edge. An end of file
+            # that came with these bytes does not.
+            if l.readable != GONE:
+                l.readable = 0
+                return
 
 
 # The vtable --------------------------------------------------------------------------------
@@ -677,6 +687,7 @@ cdef int tcp_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step
     if c == NULL or c.sender:
         return -EINVAL
     if c.error:
+        c.failed = 1
         return c.error
     if nbytes > UINT32_MAX:
         return -EMSGSIZE
@@ -701,6 +712,7 @@ cdef int tcp_post_send(void *self, uint32_t conn, uint64_t nbytes, uint32_t step
     if not c.error and c.tail >= c.credit:
         take_credits(t, c)
     if c.error:
+        c.failed = 1
         return c.error
     if c.tail >= c.credit or c.tail - c.head >= SEND_QUEUE:
         c.waiting = 1
@@ -739,7 +751,7 @@ cdef void mark(tcp_t *t, epoll_event *events, int n) noexcept nogil:
         if events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
             l.readable = 1
             if events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
-                l.readable = 2
+                l.readable = GONE
         if events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR) and not l.writable:
             l.writable = 1
             t.blocked -= 1
@@ -754,9 +766,11 @@ cdef void look(tcp_t *t, lane_t *l) noexcept nogil:
         return
     if c.sender:
         # Credits wait in the kernel until they are needed; an end of file does not.
-        if l.readable and (c.waiting or l.readable == 2):
+        if l.readable and (c.waiting or l.readable == GONE):
             if l.number == 0:
                 take_credits(t, c)
+                while l.readable == GONE and not c.error:
+                    take_credits(t, c)
             elif genie_peek(l.fd) <= 0:
                 fail(t, c, -ECONNRESET)
         if l.writable and l.at < c.tail:
@@ -766,7 +780,7 @@ cdef void look(tcp_t *t, lane_t *l) noexcept nogil:
     if l.readable:
         if l.at < c.tail:
             pull(t, c, l)
-        elif l.readable == 2:
+        elif l.readable == GONE:
             # The peer is gone and nothing is announced: keep bytes that came early.
             r = genie_peek(l.fd)
             if r == 0 or (r < 0 and errno != EAGAIN and errno != EINTR):
@@ -804,7 +818,7 @@ cdef int progress(tcp_t *t) noexcept nogil:
         work(t)
         if t.first != t.last:
             return 0
-    if t.n_active * t.n_lanes <= <uint32_t>t.direct_max and not t.blocked:
+    if t.spin_ns and t.n_active * t.n_lanes <= <uint32_t>t.direct_max and not t.blocked:
         # Few sockets: asking each one is cheaper than asking epoll and then the socket.
         i = 0
         while i < t.n_active:
@@ -876,9 +890,13 @@ cdef int tcp_wait(void *self, int64_t deadline_ns) noexcept nogil:
             continue
         if t.n_owing:
             report_all(t, 1)
+        t.first = t.last = 0
         left = INT64_MAX if deadline_ns == INT64_MAX else deadline_ns - now
         r = ask(t, left)
-        return r if r < 0 else 0
+        if r < 0:
+            return r
+        work(t)
+        now = genie_now()
     return 0
 
 
@@ -1144,12 +1162,19 @@ cdef class Tcp:
         rows = []
         for i in range(self.t.n_conns):
             c = &self.t.conns[i]
-            if c.error:
+            if c.failed:
                 rows.append((c.id, c.error, c.expected, c.found))
         return rows
 
+    def end(self) -> None:
+        """Say to all peers that nothing more comes; nothing may be posted after this."""
+        cdef uint32_t i
+        if self.t.epoll >= 0:
+            for i in range(self.t.n_sockets):
+                genie_end(self.t.lanes[i].fd)
+
     def unsent(self) -> int:
-        """Return the bytes that peers have not acknowledged, over healthy connections."""
+        """Return the bytes that peers have not acknowledged; bytes from them are dropped."""
         cdef tcp_t *t = self.t
         cdef uint32_t i
         cdef int64_t total = 0
