@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from genie.errors import GenieError, LaunchError, ReplayTimeoutError, TransportError
 from genie.replay.auth import new_secret
+from genie.replay.blame import describe
 from genie.replay.clocks import SHARED, ClockFit, Exchange, clock_identity, fit
 from genie.replay.protocol import (
     Abort,
@@ -442,8 +443,23 @@ class Control:
                 )
             ):
                 break
+        if isinstance(cause, ReplayTimeoutError):
+            self.outcome.error = self._blame()
         coord.finished.update(range(self.n))
         self._bye(LAST if self._signals.count <= interrupts else 0.0)
+
+    def _blame(self) -> ReplayTimeoutError:
+        """Return the error of a run that stands still, with who is waited for."""
+        answered = {w: r.done for w, r in enumerate(self.outcome.results) if r.done is not None}
+        worker_of = {r.rank: self.plan.host_of(r.rank) for r in self.plan.ranks}
+        silent = [w for w in range(self.n) if w not in answered]
+        waits = {w: done.waits for w, done in answered.items()}
+        said = {w: done.explanation for w, done in answered.items() if done.explanation}
+        report = describe(waits, said, self.names, worker_of, silent)
+        return ReplayTimeoutError(
+            f"nothing moved for {self.settings.timeout:g} s: {report}",
+            pending=sum(len(pairs) for pairs in waits.values()),
+        )
 
     def _settle(self) -> None:
         stop = time.monotonic() + SETTLE

@@ -160,6 +160,8 @@ class Done(Message, frozen=True):
     """Columns of table failures, text as text."""
     failures_more: int = 0
     """Failures beyond those listed."""
+    waits: tuple[tuple[int, int], ...] = ()
+    """Of an unfinished run: (rank that waits, rank it waits for)."""
     rejected: int = 0
     """Strangers that the transport refused."""
 

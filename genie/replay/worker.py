@@ -55,6 +55,7 @@ PARENT_VAR = "GENIE_PARENT"
 CONNECT_TIMEOUT_VAR = "GENIE_CONNECT_TIMEOUT"
 #: Failures of one worker that are listed; more are counted.
 MAX_FAILURES = 256
+MAX_WAITS = 4096
 EMPTY = b"\x90"  # MessagePack of (): a worker that listens nowhere
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -184,12 +185,20 @@ class Worker:
             counters=meter.counters(),
             failures=tuple(failures[:MAX_FAILURES]),
             failures_more=engine.failures_more + max(0, len(failures) - MAX_FAILURES),
+            waits=_waits(engine) if status != "done" else (),
             rejected=carrier.rejected if carrier else 0,
         )
         return done, blobs
 
     def _progress(self, done: int, total: int) -> None:
         self._member.send(Progress(done, total))
+
+
+def _waits(engine: Engine) -> tuple[tuple[int, int], ...]:
+    """Return (rank that waits, rank it waits for), each pair once."""
+    blocked = engine.blocked()
+    pairs = {*zip(blocked["rank"].tolist(), blocked["peer"].tolist(), strict=True)}
+    return tuple(sorted(pairs)[:MAX_WAITS])
 
 
 def _failures(engine: Engine, carrier: Carrier | None, shard: Shard) -> list[dict[str, Any]]:
