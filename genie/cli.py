@@ -46,7 +46,7 @@ def build_parser(verbs: Sequence[str] = VERBS) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(handler=module.run)
     return parser
 
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = [argv[0]] if argv and argv[0] in VERBS else VERBS
     args = build_parser(verbs).parse_args(argv)
     try:
-        code = args.run(args)
+        code = args.handler(args)
         sys.stdout.flush()
         return int(code or 0)
     except GenieError as error:
