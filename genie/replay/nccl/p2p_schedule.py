@@ -152,7 +152,7 @@ def p2p_schedule(
     nccl: Nccl,
     root: int,
     peer: int | None,
-    splits: npt.ArrayLike | None,
+    splits: IntArray | None,
     drop_zeros: bool,
 ) -> P2PSchedule:
     """The schedule of a collective that NCCL runs as sends and receives.
@@ -165,7 +165,7 @@ def p2p_schedule(
         nccl: release and environment.
         root: root of gather and scatter, sender of send and recv.
         peer: receiver of send and recv.
-        splits: elements from each rank (row) to each rank (column).
+        splits: `split_matrix` of all_to_all, else None.
         drop_zeros: leave out calls of no data.
     """
     n = cluster.n_ranks
@@ -174,7 +174,7 @@ def p2p_schedule(
     nobody = everyone[:0]
     calls_of: CallsOf
     if kind == "all_to_all" and splits is not None:
-        matrix = _matrix(splits, n) * DTYPE_SIZE[dtype]
+        matrix = splits * DTYPE_SIZE[dtype]
         count = int(matrix.sum()) // DTYPE_SIZE[dtype]
 
         def calls_of(rank: int) -> tuple[IntArray, IntArray]:
@@ -239,7 +239,16 @@ def group_schedule(
     )
 
 
-def _matrix(splits: npt.ArrayLike, n: int) -> IntArray:
+def split_matrix(splits: npt.ArrayLike, n: int) -> IntArray:
+    """Checks the splits of an all_to_all.
+
+    Args:
+        splits: elements from each rank (row) to each rank (column).
+        n: ranks.
+
+    Raises:
+        InputError: not n x n whole numbers, or a negative one.
+    """
     matrix = np.asarray(splits)
     if matrix.shape != (n, n) or matrix.dtype.kind not in "iu":
         raise InputError(

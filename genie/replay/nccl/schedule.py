@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from genie.errors import InputError, UnsupportedCollectiveError
 from genie.replay.nccl.choice import Choice, choose
 from genie.replay.nccl.chunk import last_loop_alignment
 from genie.replay.nccl.collective import Shape, make_shape, rank_blocks, sender_group
+from genie.replay.nccl.context import DEFAULT
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.group import TaskLike, plan_group
 from genie.replay.nccl.messages import MESSAGE
@@ -254,8 +256,33 @@ def schedule(
         InputError: an argument that cannot be.
         UnsupportedCollectiveError: NCCL has no such collective, or no algorithm is left.
     """
-    nccl = Nccl() if nccl is None else nccl
-    cluster = cluster.with_nccl(nccl)
+    nccl = DEFAULT if nccl is None else nccl
+    asked = (nccl, kind, count, dtype, op, root, peer) if splits is None else None
+    if asked is not None and type(count) is int:
+        # What was asked before costs one look-up: a training step repeats few shapes.
+        found = _known(cluster).get(asked)
+        if found is not None:
+            return found
+    made = _schedule(
+        kind, count, dtype, op, cluster.with_nccl(nccl), nccl, root, splits, drop_zeros, peer
+    )
+    if asked is not None and type(count) is int:
+        _keep(_known(cluster), asked, made)
+    return made
+
+
+def _schedule(
+    kind: str,
+    count: int | None,
+    dtype: str,
+    op: str,
+    cluster: Cluster,
+    nccl: Nccl,
+    root: int,
+    splits: npt.ArrayLike | None,
+    drop_zeros: bool,
+    peer: int | None,
+) -> Schedule:
     if kind == "barrier":
         count = 1
     if kind not in COLLECTIVES and kind not in P2P_KINDS:
@@ -266,16 +293,12 @@ def schedule(
         )
     if splits is not None and kind != "all_to_all":
         raise InputError(f"splits are for all_to_all, not {kind}")
-    if splits is None:
-        count = _count(kind, count)
+    count = _count(kind, count) if splits is None else 0
     dtype, op = dtype_name(dtype), op_name(op)
     if not 0 <= root < cluster.n_ranks:
         raise InputError(f"{kind}: root {root} is not one of {cluster.n_ranks} ranks")
     if kind in P2P_KINDS:
-        from genie.replay.nccl.p2p_schedule import p2p_schedule
-
-        return p2p_schedule(kind, count or 0, dtype, cluster, nccl, root, peer, splits, drop_zeros)
-    assert count is not None
+        return _exchange(kind, count, dtype, cluster, nccl, root, peer, splits, drop_zeros)
     return _collective(kind, count, dtype, op, cluster, nccl, root)
 
 
@@ -285,6 +308,34 @@ def _count(kind: str, count: int | None) -> int:
     if count < 0:
         raise InputError(f"{kind}: count is {count}")
     return int(count)
+
+
+def _exchange(
+    kind: str,
+    count: int,
+    dtype: str,
+    cluster: Cluster,
+    nccl: Nccl,
+    root: int,
+    peer: int | None,
+    splits: npt.ArrayLike | None,
+    drop_zeros: bool,
+) -> Schedule:
+    from genie.replay.nccl.p2p_schedule import p2p_schedule, split_matrix
+
+    if kind == "all_to_all":
+        root = 0
+    if kind not in ("send", "recv"):
+        peer = None
+    matrix = None if splits is None else split_matrix(splits, cluster.n_ranks)
+    digest = b"" if matrix is None else blake2b(matrix.tobytes()).digest()
+    key = (nccl, kind, count, dtype, root, peer, digest, drop_zeros)
+    known = _known(cluster)
+    found = known.get(key)
+    if found is None:
+        found = p2p_schedule(kind, count, dtype, cluster, nccl, root, peer, matrix, drop_zeros)
+        _keep(known, key, found)
+    return found
 
 
 def _collective(
@@ -304,13 +355,17 @@ def _collective(
             elements = plan_count(function_code(kind), count, dtype)
             table = parts_of(choice, kind, count, dtype, cluster, nccl)
         found = Schedule(kind, elements, dtype, op, root, cluster, nccl, choice, table)
-        if len(known) >= _KEPT:
-            known.clear()
-        known[key] = found
+        _keep(known, key, found)
     return found
 
 
 _KEPT = 1 << 16
+
+
+def _keep(known: dict[object, Schedule], key: object, made: Schedule) -> None:
+    if len(known) >= _KEPT:
+        known.clear()
+    known[key] = made
 
 
 def _known(cluster: Cluster) -> dict[object, Schedule]:
@@ -337,7 +392,7 @@ def schedule_group(
         UnsupportedCollectiveError: broadcasts with different roots (AllGatherV), or a function
             without a candidate.
     """
-    nccl = Nccl() if nccl is None else nccl
+    nccl = DEFAULT if nccl is None else nccl
     cluster = cluster.with_nccl(nccl)
     made = []
     for item in plan_group(tasks, cluster, nccl):
@@ -382,5 +437,5 @@ def p2p_group(
     """
     from genie.replay.nccl.p2p_schedule import group_schedule
 
-    nccl = Nccl() if nccl is None else nccl
+    nccl = DEFAULT if nccl is None else nccl
     return group_schedule(sends, recvs, cluster.with_nccl(nccl), nccl, rank)
