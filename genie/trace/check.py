@@ -34,7 +34,7 @@ def find_problems(trace: Trace) -> list[TraceError]:
     if trace.sizes_in_elements:
         text = (
             f"{trace.path}: sizes are in elements (made by the symbolic tensor graph); say of "
-            "what type with elements (float32, bfloat16, ...)"
+            "what type with --elements (elements=...): float32, bfloat16, ..."
         )
         found.append((Order.UNITS, TraceError(text, path=trace.path)))
     found.sort(key=lambda pair: pair[0])

@@ -344,7 +344,7 @@ def _scale(trace: Trace, elements: str | None, unit: int | None) -> None:
         if counts_elements:
             trace.warnings.append(
                 "sizes are in elements (made by the symbolic tensor graph): "
-                "say of what type with elements"
+                "say of what type with --elements (elements=...)"
             )
         return
     trace.elements = elements
