@@ -18,7 +18,7 @@ from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.group import TaskLike, plan_group
 from genie.replay.nccl.messages import MESSAGE
 from genie.replay.nccl.messages import messages as messages_of
-from genie.replay.nccl.names import dtype_name, function_code, op_name
+from genie.replay.nccl.names import DTYPE_SIZE, dtype_name, function_code, op_name
 from genie.replay.nccl.partition import PART, plan_count
 from genie.replay.nccl.partition import parts as parts_of
 from genie.replay.nccl.program import Program, pack
@@ -209,12 +209,15 @@ class Schedule:
     def _method(self) -> str:
         if self.choice is None:
             return "no data"
-        return f"{self.choice.algorithm} {self.choice.protocol}"
+        channels = len(self.parts)
+        plural = "" if channels == 1 else "s"
+        return f"{self.choice.algorithm} {self.choice.protocol} on {channels} channel{plural}"
 
     def __repr__(self) -> str:
+        size = DTYPE_SIZE[self.dtype] if self.choice is None else self.choice.element_size
         return (
-            f"<Schedule {self.kind} of {self.count} ({self.dtype}) over "
-            f"{self.cluster.n_ranks} ranks: {self._method}, {len(self.parts)} channels>"
+            f"<Schedule {self.kind}: {self.count * size} B of {self.dtype} over "
+            f"{self.cluster.n_ranks} ranks, {self._method}>"
         )
 
 
