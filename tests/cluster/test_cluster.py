@@ -11,6 +11,8 @@ import pytest
 
 from genie.errors import InputError
 from genie.replay.cluster import Cluster
+from genie.replay.clusters.machine import preset_graphs, preset_machine
+from genie.replay.clusters.search import search
 from genie.replay.clusters.settings import Settings
 from genie.replay.nccl.env import Nccl
 
@@ -262,3 +264,31 @@ def test_settings_of_gpu_pairs_leave_single_gpu_hosts_alone():
     assert under({"NCCL_P2P_LEVEL": "LOC"}, "h100x1", 3).coll_channels == 4
     with pytest.raises(InputError, match="NCCL_P2P_LEVEL"):
         under({"NCCL_P2P_LEVEL": "LOC"}, "h100x8use2", 3)
+
+
+def test_rules_equal_the_measured_presets():
+    # The presets hold measured graphs; the rules that serve every other set find the same.
+    compared = 0
+    for name in Cluster.presets():
+        machine = preset_machine(name)
+        for one_host in (False, True):
+            measured = preset_graphs(name, one_host, (2, 30, 7))
+            if measured is None or not machine.family:
+                continue
+            gpus = tuple(range(machine.gpus_per_host))
+            found = search(machine, gpus, one_host=one_host)
+            assert found.ring == measured.ring, name
+            assert found.tree == measured.tree, name
+            assert found.nvls == measured.nvls, name
+            compared += 1
+    assert compared == 10
+
+
+def test_machines_outside_the_rules_keep_their_measured_graph():
+    members = [(host, gpu) for host in range(2) for gpu in reversed(range(8))]
+    cluster = Cluster.preset("h100x8k4", hosts=2).communicator(members)
+    assert cluster.graphs == Cluster.preset("h100x8k4", hosts=2).graphs
+    assert not cluster.exact
+    some = Cluster.preset("h100x8k4", hosts=2).communicator(members[:4] + members[8:12])
+    assert some.graphs["nvls"].n_channels == 2
+    assert not some.exact

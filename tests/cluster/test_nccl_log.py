@@ -179,9 +179,11 @@ def test_like_a_preset():
     cluster = Cluster.preset("a100x8", hosts=2)
     text = log(facts_of(cluster))
     read = Cluster.from_nccl_log(text)
-    assert any("those of preset a100x8" in note for note in read.notes)
-    assert any("a100x1_100g" in note for note in read.notes)
-    assert any("NICs are not in the log: 1 a host" in note for note in read.notes)
+    assert any("those of preset a100x8, so that preset's are used" in n for n in read.notes)
+    assert read.graphs == cluster.graphs
+    plain = Cluster.from_nccl_log(log(facts_of(Cluster.preset("a100x1", hosts=3))))
+    assert any("a100x1_100g" in note for note in plain.notes)
+    assert any("NICs are not in the log: 1 a host" in note for note in plain.notes)
     told = Cluster.from_nccl_log(text, like="a100x8")
     assert told.notes == ()
     assert told.graphs == cluster.graphs

@@ -181,23 +181,27 @@ def _source(
     found = _printed(facts, layout)
     named = found is not None and any(nics != (0, 0) for nics in found.ring.inter)
     base: Machine | None = None
-    if extra.like is not None:
+    if extra.like is None and found is None:
+        like = _only_match(facts, layout, known, version)
+        if like is not None:
+            facts.notes.append(
+                "bandwidths, link types and NICs are not in the log; its rings and trees are "
+                f"those of preset {like}, so that preset's are used (like= chooses another)"
+            )
+        else:
+            facts.notes.append(
+                "bandwidths and link types are not in the log (NCCL_DEBUG_SUBSYS=INIT,GRAPH "
+                "prints them): the tuner's inputs are a100x1_100g's (give like=PRESET)"
+            )
+            found = plain
+        extra = replace(extra, like=like or "a100x1_100g")
+    if extra.like is not None and found is not plain:
         same = preset_if_same(extra.like, layout, known, version)
         if same is not None:
             base = preset_machine(extra.like)
             found, named = found or same, True
         found = found or _like(plain, extra.like)
-    elif found is None:
-        whole = size > 1 and len(known.rings) == facts.total
-        names = preset_names() if whole else ()
-        hints = [n for n in names if preset_if_same(n, layout, known, version)]
-        if hints:
-            facts.notes.append(f"rings and trees are those of preset {' and '.join(hints)}")
-        facts.notes.append(
-            "bandwidths and link types are not in the log (NCCL_DEBUG_SUBSYS=INIT,GRAPH "
-            "prints them): the tuner's inputs are a100x1_100g's (give like=PRESET)"
-        )
-        found, extra = plain, replace(extra, like="a100x1_100g")
+    assert found is not None
     machine, notes = graph_machine(found, where, extra)
     facts.notes += [note.replace("the dump", "the log") for note in notes]
     n_nics = facts.n_nics or max((n + 1 for n, _ in facts.nics.values()), default=0)
@@ -228,6 +232,16 @@ def _source(
     if not named and not one_host and machine.nics_per_host > 1:
         facts.notes.append("an edge that is not printed is given its GPU's nearest NIC")
     return GraphSource(machine, ((machine, found),), one_host, "log"), named
+
+
+def _only_match(
+    facts: LogFacts, layout: Layout, known: Known, version: tuple[int, ...]
+) -> str | None:
+    """Return the one preset of several GPUs a host whose rings and trees the log shows."""
+    if layout.max_local == 1 or len(known.rings) != facts.total:
+        return None
+    names = [n for n in preset_names() if preset_if_same(n, layout, known, version)]
+    return names[0] if len(names) == 1 else None
 
 
 def _like(plain: HostGraphs, like: str) -> HostGraphs:

@@ -192,7 +192,12 @@ def _paired(machine: Machine, gpus: tuple[int, ...], order: tuple[int, ...]) -> 
         trees,
         nics,
     )
-    return HostGraphs(ring, tree, NO_NVLS)
+    if not machine.nvls or k < 2:
+        return HostGraphs(ring, tree, NO_NVLS)
+    # Not in the family: one head a NIC, as the full machine has.
+    heads = {nic[g]: g for g in reversed(order)}
+    by_nic = tuple(sorted(heads.values(), key=order.index))
+    return HostGraphs(ring, tree, _nvls((48.0, 48.0), by_nic, [nic[g] for g in by_nic]))
 
 
 def _one_host(machine: Machine, order: tuple[int, ...]) -> HostGraphs:

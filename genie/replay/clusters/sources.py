@@ -92,11 +92,12 @@ def _preset_find(
         )
     order = topology_order(machine, gpus, by_position)
     own = order == tuple(range(machine.gpus_per_host))
-    # In family "a" the local rank decides inside a switch; elsewhere the GPU set is enough.
-    measured = preset_graphs(name, one_host, version) if own else None
+    # Where the rules do not reach, all GPUs in any rank order are nearest to the measured case.
+    near = not machine.family and len(gpus) == machine.gpus_per_host
+    measured = preset_graphs(name, one_host, version) if own or near else None
     if measured is not None:
-        why = "" if version in GOLDEN_VERSIONS else _no_golden(version)
-        return Found(measured, order, why)
+        why = "" if own else f"{name}: the search was measured with ranks in GPU order only"
+        return Found(measured, order, why or _no_golden(version))
     graphs = search(machine, gpus, one_host=one_host, by_position=by_position)
     return Found(graphs, order, _doubt(machine, len(gpus), own, one_host, version))
 
@@ -115,6 +116,8 @@ def _doubt(machine: Machine, k: int, own: bool, one_host: bool, version: tuple[i
 
 
 def _no_golden(version: tuple[int, ...]) -> str:
+    if version in GOLDEN_VERSIONS:
+        return ""
     return f"NCCL {_dotted(version)} has no compiled tables here: rules by its switch points"
 
 
