@@ -114,7 +114,7 @@ def _read_rank(
         return _refused(rank, path, "empty file")
     head = source.read(0, 512)
     with source.view() as data:
-        if version.looks_like_text(head) and not scanner.probe(data)[0]:
+        if version.looks_like_text(head) and 0 in scanner.probe(data, 1)[:2]:
             return _refused(rank, path, "not a Chakra trace but text")
         read = scanner.scan(data, found, names)
         header = bytes(data[slice(*_range(read.metadata))]) if read.metadata else b""

@@ -106,26 +106,34 @@ def _candidates(joint: int) -> list[int]:
 
 
 def _mask(source: Source, most: int) -> tuple[int, int]:
+    # Versions that fit; V4_EXTENDED only where none fits strictly.
     with source.view() as data:
         mask, seen, at = probe(data, most)
+    if mask & (V1 | V2 | V3 | V4):
+        mask &= ~V4_EXTENDED
     return (mask if seen or mask == 0 else 0), at
 
 
 def _joint(sources: list[Source], masks: list[int]) -> int:
-    joint, last = 0, Path()
+    strict, extended, last = 0, False, Path()
     for source, mask in zip(sources, masks, strict=True):
         if not mask:
             continue
-        if joint and not joint & mask:
+        if mask == V4_EXTENDED:
+            # With other files that are v0.0.4, a file with more fields is v0.0.4 too.
+            extended = True
+            mask = V4
+        if strict and not strict & mask:
             raise TraceError(
-                f"files of one set differ in their wire version: {last} is "
-                f"{_names(joint) or 'of an unknown version'}, {source.path} is "
-                f"{_names(mask) or 'of an unknown version'}",
+                f"files of one set differ in their wire version: {last} is {_names(strict)}, "
+                f"{source.path} is {_names(mask)}",
                 path=str(source.path),
             )
-        joint = mask if not joint else joint & mask
+        strict = mask if not strict else strict & mask
         last = source.path
-    return joint
+    if extended and not any(mask & V4 for mask in masks):
+        return V4_EXTENDED
+    return strict
 
 
 def _unknown(source: Source, at: int, why: str = "") -> TraceError:
