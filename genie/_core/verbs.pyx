@@ -779,6 +779,10 @@ cdef class Verbs:
         if t.qps == NULL or t.dirty == NULL or t.cqs == NULL:
             raise MemoryError
         self.allocated = True
+        for k in range(t.n_conns):
+            t.conns[k].qps = &t.qps[t.conns[k].first_qp]
+            for i in range(t.conns[k].n_qps):
+                t.conns[k].qps[i].name = <uint64_t>k << 32 | <uint64_t>i << 12
         for i in range(t.n_nics):
             self.map_nic(i)
         for i in range(t.n_ports):

@@ -77,6 +77,7 @@ ctypedef struct qp_t:
     uint16_t port       # index of the port
     uint8_t remote_dev  # device of the peer, index into CTS rkeys
     uint8_t dirty       # listed for flush
+    uint64_t name       # its part of wr_id: connection and number
     uint64_t bytes      # payload posted
 
 ctypedef struct conn_t:
@@ -91,6 +92,7 @@ ctypedef struct conn_t:
     uint8_t waiting     # a post_send got -EAGAIN: owe a READY
     uint8_t split       # WRITE then 0-byte WRITE_WITH_IMM above the threshold
     int32_t error
+    qp_t *qps
     uint16_t nic
     uint16_t cq[MAX_DEVS]
     uint64_t next       # messages posted
@@ -193,8 +195,7 @@ ctypedef struct verbs_t:
     uint32_t *longs     # senders in a long message
     # Events: straight to the caller while it has room, else here.
     genie_event *out
-    int out_n
-    int out_max
+    genie_event *out_end
     genie_event *events
     uint32_t first
     uint32_t last
@@ -217,23 +218,32 @@ ctypedef struct verbs_t:
     int last_async
 
 
-cdef int emit(verbs_t *t, conn_t *c, int kind, int status) noexcept nogil:
+cdef int keep(verbs_t *t, conn_t *c, int kind, int status) noexcept nogil:
+    """An event for which the caller of poll has no room, or that happened outside of it."""
     cdef genie_event *e
     cdef genie_event *grown
-    if t.out_n < t.out_max and t.first == t.last:
-        e = &t.out[t.out_n]
-        t.out_n += 1
-    else:
-        if t.first == t.last:
-            t.first = t.last = 0
-        if t.last == t.capacity:
-            grown = <genie_event *>realloc(t.events, 2 * t.capacity * sizeof(genie_event))
-            if grown == NULL:
-                return -ENOMEM
-            t.events = grown
-            t.capacity *= 2
-        e = &t.events[t.last]
-        t.last += 1
+    if t.first == t.last:
+        t.first = t.last = 0
+    if t.last == t.capacity:
+        grown = <genie_event *>realloc(t.events, 2 * t.capacity * sizeof(genie_event))
+        if grown == NULL:
+            return -ENOMEM
+        t.events = grown
+        t.capacity *= 2
+    e = &t.events[t.last]
+    t.last += 1
+    e.t_ns = t.now
+    e.conn = c.id
+    e.status = status
+    e.type = <uint8_t>kind
+    return 0
+
+
+cdef inline int emit(verbs_t *t, conn_t *c, int kind, int status) noexcept nogil:
+    cdef genie_event *e = t.out
+    if e == t.out_end:
+        return keep(t, c, kind, status)
+    t.out = e + 1
     e.t_ns = t.now
     e.conn = c.id
     e.status = status
@@ -276,24 +286,17 @@ cdef inline ibv_send_wr *gather(verbs_t *t, qp_t *q) noexcept nogil:
     return w
 
 
-cdef inline uint64_t wr_name(conn_t *c, qp_t *q, verbs_t *t, uint64_t message, int kind,
-                             uint32_t covers) noexcept nogil:
+cdef inline uint64_t wr_name(qp_t *q, uint64_t message, uint64_t kind, uint32_t covers
+                             ) noexcept nogil:
     """What wr_id says: connection, work requests it covers, QP, slot of the message, kind."""
-    cdef uint64_t number = <uint64_t>(q - t.qps) - c.first_qp
-    return (
-        <uint64_t>(c - t.conns) << 32
-        | <uint64_t>covers << 20
-        | number << 12
-        | (message & (ROWS - 1)) << 4
-        | <uint64_t>kind
-    )
+    return q.name | <uint64_t>covers << 20 | (message & (ROWS - 1)) << 4 | kind
 
 
 cdef inline void gather_write(verbs_t *t, conn_t *c, qp_t *q, uint64_t message, uint64_t from_,
                               uint64_t target, uint32_t rkey, uint32_t n) noexcept nogil:
     """An unsignaled RDMA WRITE; it completes only when it fails, and says then whose it was."""
     cdef ibv_send_wr *w = gather(t, q)
-    w.wr_id = wr_name(c, q, t, message, WR_PIECE, q.covered + 1)
+    w.wr_id = wr_name(q, message, WR_PIECE, q.covered + 1)
     w.sg_list.addr = from_
     w.sg_list.length = n
     w.sg_list.lkey = q.lkey
@@ -310,7 +313,7 @@ cdef inline void gather_last(verbs_t *t, conn_t *c, qp_t *q, uint64_t message, u
                              ) noexcept nogil:
     """The signaled WRITE_WITH_IMM that ends a part; imm is the size of the whole message."""
     cdef ibv_send_wr *w = gather(t, q)
-    w.wr_id = wr_name(c, q, t, message, WR_SEND, q.covered + 1)
+    w.wr_id = wr_name(q, message, WR_SEND, q.covered + 1)
     q.covered = 0
     w.sg_list.addr = from_
     w.sg_list.length = n
@@ -389,11 +392,11 @@ cdef inline entry_t *fifo_entry(conn_t *c, uint64_t message) noexcept nogil:
     return <entry_t *>(c.at + (message & (ROWS - 1)) * ROW_BYTES)
 
 
-cdef inline qp_t *qp_of(verbs_t *t, conn_t *c, uint64_t message, uint32_t part) noexcept nogil:
+cdef inline qp_t *qp_of(conn_t *c, uint64_t message, uint32_t part) noexcept nogil:
     """The QP of a part (spec 4.2): consecutive messages rotate over the QPs."""
     if c.n_qps == 1:
-        return &t.qps[c.first_qp]
-    return &t.qps[c.first_qp + (message * c.uses + part) % c.n_qps]
+        return c.qps
+    return &c.qps[(message * c.uses + part) % c.n_qps]
 
 
 cdef inline uint64_t part_size(conn_t *c, uint64_t n) noexcept nogil:
@@ -411,8 +414,11 @@ cdef inline bint may_send(verbs_t *t, conn_t *c) noexcept nogil:
         return False
     if t.cts and genie_load_acquire(&fifo_entry(c, c.next).id) != c.next + 1:
         return False
+    if c.uses == 1:
+        q = qp_of(c, c.next, 0)
+        return q.used + 2 <= q.room and pool_has(t, 2)
     for j in range(c.uses):
-        q = qp_of(t, c, c.next, j)
+        q = qp_of(c, c.next, j)
         if q.used + 2 > q.room:
             return False
     return pool_has(t, 2 * c.uses)
@@ -426,7 +432,7 @@ cdef void long_send(verbs_t *t, conn_t *c) noexcept nogil:
     cdef qp_t *q
     cdef bint last
     while c.long_part < c.uses:
-        q = qp_of(t, c, message, c.long_part)
+        q = qp_of(c, message, c.long_part)
         if q.used + 2 > q.room or not pool_has(t, 2):
             return
         begin = c.long_part * size
@@ -500,6 +506,11 @@ cdef int v_post_send(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
         for j in range(MAX_DEVS):
             e.rkeys[j] = c.long_rkeys[j]
     c.next += 1
+    if c.n_qps == 1 and nbytes <= c.piece and not (c.split and nbytes > t.ar_threshold):
+        # The usual case: one WRITE_WITH_IMM.
+        gather_last(t, c, c.qps, message, c.source, e.address, e.rkeys[0], <uint32_t>nbytes,
+                    <uint32_t>nbytes)
+        return 0
     c.left[message & (ROWS - 1)] = c.uses
     size = part_size(c, nbytes)
     if size > c.piece or nbytes > c.remote_length or nbytes > c.source_length:
@@ -515,7 +526,7 @@ cdef int v_post_send(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
         long_send(t, c)
         return 0
     for j in range(c.uses):
-        q = qp_of(t, c, message, j)
+        q = qp_of(c, message, j)
         begin = j * size
         if begin > nbytes:
             begin = nbytes
@@ -562,7 +573,7 @@ cdef int v_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
         if not pool_has(t, 1):
             return -EAGAIN
     # The CTS goes out on the first QP of device (message mod devices) (spec 4.3).
-    q = &t.qps[c.first_qp + message % c.n_devs]
+    q = &c.qps[message % c.n_devs]
     if t.cts and q.used + 1 > q.room:
         return -EAGAIN
     c.next += 1
@@ -571,10 +582,10 @@ cdef int v_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
     if not t.imm:
         return 0
     for j in range(c.uses):
-        q = qp_of(t, c, message, j)
+        q = qp_of(c, message, j)
         r = &t.recvs[t.n_recvs]
         t.n_recvs += 1
-        r.wr_id = wr_name(c, q, t, message, WR_RECV, 0)
+        r.wr_id = wr_name(q, message, WR_RECV, 0)
         r.next = NULL
         if q.recv_head == NULL:
             q.recv_head = r
@@ -592,7 +603,7 @@ cdef int v_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
     e.address = c.at + offset
     e.size = nbytes
     e.id = message + 1
-    q = &t.qps[c.first_qp + message % c.n_devs]
+    q = &c.qps[message % c.n_devs]
     w = gather(t, q)
     w.sg_list.addr = <uint64_t>e
     w.sg_list.length = ENTRY_BYTES
@@ -602,7 +613,7 @@ cdef int v_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
     w.send_flags = IBV_SEND_INLINE if ENTRY_BYTES <= t.inline_max else 0
     genie_ibv_target(w, c.remote + row * ROW_BYTES, q.rkey)
     q.covered += 1
-    w.wr_id = wr_name(c, q, t, message, WR_CTS, q.covered)
+    w.wr_id = wr_name(q, message, WR_CTS, q.covered)
     if row == message % c.n_devs:
         # Once per round of the FIFO, so that the send queue is known to have room again.
         w.send_flags |= IBV_SEND_SIGNALED
@@ -638,6 +649,13 @@ cdef void failed(verbs_t *t, conn_t *c, qp_t *q, ibv_wc *w) noexcept nogil:
 cdef inline void complete(verbs_t *t, conn_t *c, uint32_t slot) noexcept nogil:
     """One part of a message is done; report messages in their order."""
     cdef int kind
+    if c.n_qps == 1:
+        # One QP completes in order.
+        if not c.sender:
+            c.nbytes += c.expected[slot]
+        c.head += 1
+        emit(t, c, GENIE_EV_SENT if c.sender else GENIE_EV_RECEIVED, 0)
+        return
     c.left[slot] -= 1
     if c.left[slot] or slot != (c.head & (ROWS - 1)):
         return
@@ -650,7 +668,7 @@ cdef inline void complete(verbs_t *t, conn_t *c, uint32_t slot) noexcept nogil:
 
 cdef inline void handle(verbs_t *t, ibv_wc *w) noexcept nogil:
     cdef conn_t *c = &t.conns[w.wr_id >> 32]
-    cdef qp_t *q = &t.qps[c.first_qp + ((w.wr_id >> 12) & 255)]
+    cdef qp_t *q = &c.qps[(w.wr_id >> 12) & 255]
     cdef uint32_t slot = (w.wr_id >> 4) & (ROWS - 1)
     cdef int kind = w.wr_id & 15
     if w.status != IBV_WC_SUCCESS:
@@ -744,16 +762,16 @@ cdef int v_poll(void *self, genie_event *events, int max) noexcept nogil:
         t.first += n
         return <int>n
     t.out = events
-    t.out_n = 0
-    t.out_max = max
+    t.out_end = events + max
     rc = progress(t)
-    t.out_max = 0
+    n = <uint32_t>(t.out - events)
+    t.out = t.out_end = NULL
     if rc < 0:
         return rc
-    if t.out_n:
+    if n:
         t.idle_since = 0
         t.tick = 0
-    return t.out_n
+    return <int>n
 
 
 # Sleeping ----------------------------------------------------------------------------------
