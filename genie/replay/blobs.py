@@ -10,6 +10,8 @@ from genie.replay.protocol import CHUNK, Blob, Chunk, MessageError, encode
 
 #: Most bytes that one blob may have, compressed or not.
 MAX_BLOB = 1 << 36
+#: Deflate makes at most 1032 bytes of one (zlib's "Maximum Compression Factor").
+MAX_RATIO = 1033
 
 
 def pieces(name: str, data: bytes | memoryview, compress: bool) -> Iterator[bytes]:
@@ -30,8 +32,9 @@ class BlobReader:
     """Puts one blob together again."""
 
     def __init__(self, head: Blob) -> None:
-        if not 0 <= head.size <= MAX_BLOB or not head.size <= head.raw_size <= MAX_BLOB:
-            raise MessageError(f"a blob of {head.size} ({head.raw_size}) bytes, at most {MAX_BLOB}")
+        most = min(MAX_BLOB, head.size * MAX_RATIO)
+        if not 0 <= head.size <= MAX_BLOB or not head.size <= head.raw_size <= most:
+            raise MessageError(f"a blob of {head.size} bytes cannot hold {head.raw_size}")
         self.name = head.name
         self._head = head
         self._got = bytearray()

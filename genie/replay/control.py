@@ -31,7 +31,8 @@ from genie.replay.protocol import (
     Start,
     error_of,
 )
-from genie.replay.rendezvous import Coordinator, WorkerLostError
+from genie.replay.rendezvous import MAX_PENDING, Coordinator, WorkerLostError
+from genie.replay.transports.interfaces import allow_descriptors
 
 if TYPE_CHECKING:
     from genie.replay.endpoints import Endpoint
@@ -182,6 +183,7 @@ class Control:
         """Do the run; the outcome says how it went. Workers are gone when this returns."""
         from genie.version import __version__
 
+        allow_descriptors(self.n + 2 * MAX_PENDING)
         with _Signals() as self._signals:
             self._coord = Coordinator(
                 self.secret,

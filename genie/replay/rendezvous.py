@@ -273,13 +273,17 @@ class Coordinator:
                 # EMFILE, ENFILE, ECONNABORTED: the run goes on with whom it has.
                 self.rejected[f"not accepted: {exc.strerror}"] += 1
                 return
-            sock.setblocking(False)
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer = _Peer(sock, str(address[0]), self._secret, time.monotonic() + self._timeout)
-            self._pending[peer] = None
-            self._watch(peer, selectors.EVENT_READ)
-            self._flush(peer)
+            self.adopt(sock, str(address[0]))
+
+    def adopt(self, sock: socket.socket, address: str) -> None:
+        """Treat a connected stream socket as one that was accepted."""
+        sock.setblocking(False)
+        peer = _Peer(sock, address, self._secret, time.monotonic() + self._timeout)
+        self._pending[peer] = None
+        self._watch(peer, selectors.EVENT_READ)
+        self._flush(peer)
 
     def _watch(self, peer: _Peer, events: int) -> None:
         if events == peer.events:
