@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from genie.replay.nccl import golden
@@ -10,17 +11,29 @@ from genie.replay.nccl.selfcheck.tally import Tally
 
 Check = Callable[[str], Tally]
 
+WIRE = ("wire_1gpu", "wire_1gpu_a100", "wire_multi", "wire_multi_small", "wire_pat")
+
 
 def checks() -> list[tuple[str, str, Check]]:
     """Return (file, version, check) of every golden file there is."""
-    from genie.replay.nccl.selfcheck import plans
+    from genie.replay.nccl.selfcheck import clusters, p2p, plans, wire
 
     table: list[tuple[str, Check]] = [
+        ("presets", clusters.check_presets),
+        ("dtree", clusters.check_dtree),
+        ("rings", clusters.check_rings),
         ("tuning", plans.check_tuning),
         ("chunking", plans.check_chunking),
         ("groups", plans.check_groups),
         ("env_variants", plans.check_env_variants),
+        *((name, partial(wire.check_wire, name)) for name in WIRE),
+        ("p2p", p2p.check_p2p),
+        ("ib", p2p.check_ib),
+        ("sub/subcomm", clusters.check_subcomm),
         ("sub/subcomm", plans.check_subcomm_choices),
+        ("sub/subset_graphs", clusters.check_subset_graphs),
+        ("sub/sub_wire", partial(wire.check_wire, "sub/sub_wire")),
+        ("sub/p2p_uneven", p2p.check_p2p_uneven),
     ]
     return [
         (name, version, check)

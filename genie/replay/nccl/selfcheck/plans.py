@@ -175,19 +175,22 @@ def check_groups(version: str) -> Tally:
 
 
 def check_env_variants(version: str) -> Tally:
-    """Compare choices and parts under each environment setting.
+    """Compare channels, buffers, choices and parts under each environment setting.
 
     NCCL_CROSS_NIC on a preset whose search it would change is refused by name; those entries
     count only the refusal.
     """
+    from genie.replay.nccl.selfcheck.clusters import check_environment, refused
+
     tally = Tally("env_variants", version)
     for entry in golden.load("env_variants", version)["entries"]:
         nccl = settings(version, entry["env"])
         try:
             cluster = preset(entry["machine"], entry["nNodes"]).with_nccl(nccl)
         except InputError as error:
-            tally.same("NCCL_CROSS_NIC" in str(error), True, entry_name(entry), "refused")
+            tally.same(refused(entry, error, version), True, entry_name(entry), error)
             continue
+        check_environment(tally, entry, cluster)
         for coll, nbytes, algorithm, protocol, channels, warps, low, high, chunk in entry["select"]:
             per = 4 * (cluster.n_ranks if coll in ("allgather", "reducescatter") else 1)
             made = schedule(KIND[coll], count=nbytes // per, cluster=cluster, nccl=nccl)
