@@ -100,8 +100,6 @@ def rank_blocks(
     parts: npt.NDArray[np.void],
     rank: int,
     cluster: Cluster,
-    *,
-    network_only: bool = False,
 ) -> Iterator[Block]:
     """The streams of one rank, one part (channel) after the other.
 
@@ -110,18 +108,15 @@ def rank_blocks(
         parts: rows channel, count, chunk_bytes.
         rank: the rank.
         cluster: rings, trees and hosts, with the environment applied.
-        network_only: leave out what stays on the host, so that messages to other hosts cost
-            only themselves.
     """
     host = np.asarray(cluster.host_of)
     for channel, count, chunk_bytes in parts.tolist():
         chunk = chunk_bytes // shape.element_size
-        made = _channel(shape, channel, count, chunk, rank, cluster, host, network_only)
+        made = _channel(shape, channel, count, chunk, rank, cluster, host)
         for block in made:
             if len(block.ops):
-                if not network_only:
-                    local = host[block.ops["peer"]] == host[rank]
-                    block.ops["flags"] |= (INTRA * local).astype(np.uint8)
+                local = host[block.ops["peer"]] == host[rank]
+                block.ops["flags"] |= (INTRA * local).astype(np.uint8)
                 yield block
 
 
@@ -133,17 +128,11 @@ def _channel(
     rank: int,
     cluster: Cluster,
     host: npt.NDArray[np.integer],
-    network_only: bool,
 ) -> list[Block]:
     size = cluster.n_ranks
     if shape.algorithm == "ring":
         at = cluster.channels[channel]
         prev, following = at.ring_prev(rank), at.ring_next(rank)
-        sides = True, True
-        if network_only:
-            sides = bool(host[prev] != host[rank]), bool(host[following] != host[rank])
-            if not any(sides):
-                return []
         ops = ring_ops(
             shape.kind,
             index=at.ring_position(rank),
@@ -155,14 +144,12 @@ def _channel(
             chunk=chunk,
             last_align=shape.last_align,
             wire=shape.wire,
-            sides=sides,
         )
-        return [Block(channel, 0, ops, 0 if all(sides) else 1)]
+        return [Block(channel, 0, ops)]
     if shape.algorithm == "tree":
         at = cluster.channels[channel]
         up, down = at.tree_up[rank], at.tree_down[rank]
-        hidden = [p for p in (up, *down) if network_only and p >= 0 and host[p] == host[rank]]
-        return tree_blocks(channel, up, down, count, chunk, shape.wire, hidden)
+        return tree_blocks(channel, up, down, count, chunk, shape.wire)
     if shape.algorithm == "pat":
         ops = pat_ops(
             shape.kind,
@@ -175,11 +162,9 @@ def _channel(
         )
         return [Block(channel, 0, ops)]
     if shape.algorithm == "nvls_tree" or (shape.algorithm == "nvls" and shape.kind == "all_reduce"):
-        return _nvls(shape, channel, count, chunk, rank, cluster, host, network_only)
+        return _nvls(shape, channel, count, chunk, rank, cluster, host)
     if shape.algorithm == "nvls" and cluster.n_hosts == 1:
         # Through the NVSwitch every rank reaches all others at once; nothing leaves the host.
-        if network_only:
-            return []
         peers = [peer for peer in range(size) if peer != rank]
         sizes = np.full(-(-count // chunk), chunk, np.int64)
         sizes[-1:] = count - (len(sizes) - 1) * chunk
@@ -203,7 +188,6 @@ def _nvls(
     rank: int,
     cluster: Cluster,
     host: npt.NDArray[np.integer],
-    network_only: bool,
 ) -> list[Block]:
     local = np.flatnonzero(host == host[rank]).tolist()
     heads, up, down = local, -1, []
@@ -223,7 +207,6 @@ def _nvls(
         down,
         shares,
         shape.wire,
-        network_only=network_only,
     )
 
 

@@ -29,7 +29,6 @@ def ring_ops(
     chunk: int,
     last_align: int,
     wire: Format,
-    sides: tuple[bool, bool] = (True, True),
 ) -> OpArray:
     """Operations of one rank in one ring.
 
@@ -44,25 +43,24 @@ def ring_ops(
         chunk: elements of a full chunk.
         last_align: all_reduce's last loop rounds its chunk up to this many elements.
         wire: the messages' format.
-        sides: whether to list (receives, sends).
     """
     if size < 2 or count == 0:
         return np.zeros(0, OP)
     if kind == "all_reduce":
         loops = -(count // -(size * chunk))
-        last = _last_loop(index, size, count - (loops - 1) * size * chunk, chunk, last_align)
-        return _calls(loops, chunk, last, prev, following, wire, sides)
+        last = last_loop(index, size, count - (loops - 1) * size * chunk, chunk, last_align)
+        return _calls(loops, chunk, last, prev, following, wire)
     if kind in ("all_gather", "reduce_scatter"):
         loops = -(count // -chunk)
         last = np.full(size, count - (loops - 1) * chunk, np.int64)
-        return _calls(loops, chunk, last, prev, following, wire, sides)
+        return _calls(loops, chunk, last, prev, following, wire)
     if kind == "broadcast":
         receives, sends = index != root_index, (index + 1) % size != root_index
     else:
         receives, sends = index != (root_index + 1) % size, index != root_index
     return pipeline(
-        [prev] if receives and sides[0] else [],
-        [following] if sends and sides[1] else [],
+        [prev] if receives else [],
+        [following] if sends else [],
         _chunks(count, chunk),
         wire,
     )
@@ -75,7 +73,7 @@ def _chunks(count: int, chunk: int) -> IntArray:
     return sizes
 
 
-def _last_loop(index: int, size: int, rest: int, chunk: int, last_align: int) -> IntArray:
+def last_loop(index: int, size: int, rest: int, chunk: int, last_align: int) -> IntArray:
     """Elements of every call of all_reduce's last loop, over `rest` elements."""
     # Chunks in the order they pass this rank: the reduce half walks back from index - 1 to
     # index, the gather half repeats it; the final receive completes chunk index + 1.
@@ -95,7 +93,6 @@ def _calls(
     prev: int,
     following: int,
     wire: Format,
-    sides: tuple[bool, bool],
 ) -> OpArray:
     """Loops of calls: the first only sends, the last only receives, the others do both.
 
@@ -106,29 +103,25 @@ def _calls(
         prev: rank that is received from.
         following: rank that is sent to.
         wire: the messages' format.
-        sides: whether to list (receives, sends).
     """
-    flat, call, kind = _loop(len(last), wire.slices, *sides)
+    flat, call, kind = _loop(len(last), wire.slices)
     ops = np.zeros((loops, len(flat)), OP)
     if loops > 1:
         ops["nbytes"][:-1] = wire.messages(np.array(chunk))[flat % wire.slices]
     ops["nbytes"][-1] = wire.messages(last).reshape(-1)[flat]
     ops["call"] = call + len(last) * np.arange(loops)[:, None]
     ops["kind"] = kind
-    ops["peer"] = np.array([following, prev])[kind] if all(sides) else [prev, following][sides[1]]
+    ops["peer"] = np.array([following, prev])[kind]
     ops["steps"] = wire.steps
     return ops.reshape(-1)
 
 
 @lru_cache(maxsize=16)
-def _loop(
-    calls: int, slices: int, receives: bool, sends: bool
-) -> tuple[IntArray, IntArray, npt.NDArray[np.uint8]]:
+def _loop(calls: int, slices: int) -> tuple[IntArray, IntArray, npt.NDArray[np.uint8]]:
     """(index of the message, call, kind) of each operation of one loop."""
     # Operation 2k is the receive of message k, 2k + 1 its send; the first call has no receive,
     # the last no send.
-    listed = np.empty((calls, slices, 2), np.bool_)
-    listed[..., 0], listed[..., 1] = receives, sends
+    listed = np.ones((calls, slices, 2), np.bool_)
     listed[0, :, 0] = False
     listed[-1, :, 1] = False
     place = np.flatnonzero(listed)

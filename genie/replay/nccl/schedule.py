@@ -19,6 +19,7 @@ from genie.replay.nccl.group import TaskLike, plan_group
 from genie.replay.nccl.messages import MESSAGE
 from genie.replay.nccl.messages import messages as messages_of
 from genie.replay.nccl.names import DTYPE_SIZE, dtype_name, function_code, op_name
+from genie.replay.nccl.network import network_messages
 from genie.replay.nccl.partition import PART, plan_count
 from genie.replay.nccl.partition import parts as parts_of
 from genie.replay.nccl.program import Program, pack
@@ -138,7 +139,6 @@ class Schedule:
         shape, cluster = self._shape, self.cluster
         if shape is None:
             return np.zeros(0, MESSAGE)
-        blocks = rank_blocks(shape, self.parts, rank, cluster, network_only=not intra)
         kind = _NIC_KIND.get(shape.algorithm, "ring")
 
         def nic(peer: int, channel: int, direction: int) -> tuple[int, int]:
@@ -147,6 +147,11 @@ class Schedule:
         def mirror(group: int, channel: int, peer: int) -> int:
             return sender_group(shape, cluster, group, channel, peer)
 
+        if not intra:
+            table = network_messages(shape, self.parts, rank, cluster, nic, mirror)
+            if table is not None:
+                return table
+        blocks = rank_blocks(shape, self.parts, rank, cluster)
         return messages_of(blocks, nic, mirror, intra=intra)
 
     def calls(self, rank: int) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -30,7 +30,6 @@ def tree_blocks(
     count: int,
     chunk: int,
     wire: Format,
-    hidden: Container[int] = (),
 ) -> list[Block]:
     """Streams of one rank in one tree.
 
@@ -43,24 +42,20 @@ def tree_blocks(
         count: elements of this channel's part.
         chunk: elements of a full chunk.
         wire: the messages' format.
-        hidden: ranks whose messages are left out.
     """
     if count == 0:
         return []
-    children = [child for child in down if child not in hidden]
-    parent = [up] if up >= 0 and up not in hidden else []
-    width = len(children) + len(parent)
-    if width == 0:
-        return []
+    children = list(down)
     sizes = np.full(-(-count // chunk), chunk, np.int64)
     sizes[-1] = count - (len(sizes) - 1) * chunk
     if up < 0:
         both = pipeline(children, children, sizes, wire)
         return [Block(channel, TREE_UP, both, 2 * len(children))]
+    width = len(children) + 1
     down_group = tree_down_group(wire.protocol)
     return [
-        Block(channel, TREE_UP, pipeline(children, parent, sizes, wire), width),
-        Block(channel, down_group, pipeline(parent, children, sizes, wire), width),
+        Block(channel, TREE_UP, pipeline(children, [up], sizes, wire), width),
+        Block(channel, down_group, pipeline([up], children, sizes, wire), width),
     ]
 
 
@@ -86,8 +81,6 @@ def nvls_tree_blocks(
     down: Sequence[int],
     shares: IntArray,
     wire: Format,
-    *,
-    network_only: bool = False,
 ) -> list[Block]:
     """Streams of one rank of an NVLS-tree all_reduce.
 
@@ -104,13 +97,10 @@ def nvls_tree_blocks(
         down: the head's children on other hosts.
         shares: `nvls_shares`.
         wire: the messages' format.
-        network_only: leave out what stays on the host.
     """
-    if len(shares) == 0 or (network_only and rank not in heads):
+    if len(shares) == 0:
         return []
-    if network_only:
-        local = [rank]
-    others = [head for head in heads if head != rank and not network_only]
+    others = [head for head in heads if head != rank]
     blocks = [
         Block(channel, NVLS_SCATTER, _switch(others, shares, heads, SEND, 0, wire), len(others)),
     ]
