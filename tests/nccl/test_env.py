@@ -90,6 +90,15 @@ def test_a_variable_newer_than_the_release_changes_nothing():
     assert Nccl("2.27", env={"NCCL_PAT_ENABLE": "0"}).ineffective == ()
 
 
+def test_notes_say_what_may_mislead():
+    env = {"NCCL_WHATEVER": "7", "NCCL_PAT_ENABLE": "1", "NCCL_TUNER_PLUGIN": "x.so",
+           "NCCL_NET_PLUGIN": "aws-ofi"}  # fmt: skip
+    unknown, late, tuner, net = Nccl("2.21", env=env).notes
+    assert "NCCL_WHATEVER" in unknown and "before NCCL 2.23.4" in late
+    assert "`choices`" in tuner and "NCCL_NET_PLUGIN" in net
+    assert Nccl(env={"NCCL_ALGO": "Ring", "NCCL_DEBUG": "INFO"}).notes == ()
+
+
 @pytest.mark.parametrize(
     ("env", "text"),
     [

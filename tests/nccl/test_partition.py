@@ -9,6 +9,7 @@ from genie.replay.cluster import Cluster
 from genie.replay.nccl.choice import Choice, choose
 from genie.replay.nccl.chunk import chunk_bytes, fifo_steps, last_chunk_bytes
 from genie.replay.nccl.env import Nccl
+from genie.replay.nccl.group import plan_group
 from genie.replay.nccl.names import ALL_REDUCE
 from genie.replay.nccl.partition import PART, parts
 
@@ -76,6 +77,16 @@ def test_a_hundred_gigabytes_still_add_up(cluster):
         choice = choose("all_reduce", count, "float32", "sum", cluster, nccl)
         made = parts(choice, "all_reduce", count, "float32", cluster, nccl)
         assert made["count"].dtype == np.int64 and made["count"].sum() == count
+
+
+def test_numpy_counts_are_taken(cluster):
+    nccl = Nccl()
+    for kind in ("all_reduce", "all_gather"):
+        choice = choose(kind, np.int64(1 << 20), "float32", "sum", cluster, nccl)
+        made = parts(choice, kind, np.int64(1 << 20), "float32", cluster, nccl)
+        assert made["count"].sum() * choice.element_size == 4 << 20
+        [one] = plan_group([(kind, np.int32(1 << 20), "float32")], cluster, nccl)
+        assert one.parts.tolist() == made.tolist()
 
 
 def test_steps_and_last_chunk_follow_the_loops(cluster):

@@ -132,7 +132,8 @@ def model_bytes(function: int, count: int, size: int, ranks: int) -> int:
     """
     if count < 0:
         raise InputError(f"count is negative: {count}")
-    return count * size * (ranks if function in (ALL_GATHER, REDUCE_SCATTER) else 1)
+    # A NumPy integer would carry its own overflow and lacks bit_length.
+    return int(count) * size * (ranks if function in (ALL_GATHER, REDUCE_SCATTER) else 1)
 
 
 def element_size(function: int, dtype: str) -> int:

@@ -52,6 +52,7 @@ class Nccl:
         choices: rows of the user's own choices.
         unknown: variables GENIE does not know, kept and listed; they change nothing.
         ineffective: variables this release does not have yet; they change nothing either.
+        notes: both, and plugins that may act differently, as sentences.
 
     Raises:
         InputError: unknown release, a value that cannot be, or settings that contradict each
@@ -114,6 +115,23 @@ class Nccl:
     def thresholds(self) -> tuple[int | None, ...]:
         """NCCL_THREAD_THRESHOLDS: LL, LL128, Simple of tree, then of ring; None: built in."""
         return parse_thresholds(self.get("NCCL_THREAD_THRESHOLDS"))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader of a plan should know of these settings, one sentence each."""
+        found = [
+            f"{name} is not a variable GENIE knows; it changes nothing" for name in self.unknown
+        ]
+        for name in self.ineffective:
+            since = version_text(WIRE[name].since)
+            found.append(f"{name} changes nothing before NCCL {since}")
+        if not self.choices:
+            for name in ("NCCL_TUNER_PLUGIN", "NCCL_TUNER_CONFIG_FILE"):
+                if name in self.env:
+                    found.append(f"{name} may change NCCL's choices: give them as `choices`")
+        if "NCCL_NET_PLUGIN" in self.env:
+            found.append("NCCL_NET_PLUGIN may replace the transport; the built-in one is emulated")
+        return tuple(found)
 
     @property
     def version_text(self) -> str:

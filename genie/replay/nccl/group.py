@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from genie.errors import InputError, UnsupportedCollectiveError
 from genie.replay.nccl.choice import Choice, decide, model_bytes
 from genie.replay.nccl.env import Nccl
@@ -117,9 +119,9 @@ def as_task(task: TaskLike) -> Task:
     kind, count, dtype, *rest = task
     op = rest[0] if rest else "sum"
     root = rest[1] if len(rest) > 1 else 0
-    if not isinstance(count, int) or not isinstance(root, int):
+    if not isinstance(count, int | np.integer) or not isinstance(root, int | np.integer):
         raise InputError(f"count and root of a collective are whole numbers: {task!r}")
-    return Task(str(kind), count, str(dtype), str(op), root)
+    return Task(str(kind), int(count), str(dtype), str(op), int(root))
 
 
 def plan_group(tasks: Sequence[TaskLike], cluster: Cluster, nccl: Nccl) -> list[Planned]:

@@ -89,7 +89,7 @@ class Load:
 
 def plan_count(function: int, count: int, dtype: str) -> int:
     """Return the count in the plan's elements: bytes for all_gather and broadcast."""
-    return count * dtype_size(dtype) if function in (ALL_GATHER, BROADCAST) else count
+    return int(count) * (dtype_size(dtype) if function in (ALL_GATHER, BROADCAST) else 1)
 
 
 def parts(choice: Choice, kind: str, count: int, dtype: str, cluster: Cluster, nccl: Nccl) -> Parts:
