@@ -292,3 +292,10 @@ def test_machines_outside_the_rules_keep_their_measured_graph():
     some = Cluster.preset("h100x8k4", hosts=2).communicator(members[:4] + members[8:12])
     assert some.graphs["nvls"].n_channels == 2
     assert not some.exact
+
+
+def test_the_largest_tree_pattern_of_any_host_counts():
+    # One host with a balanced tree, one with a single GPU (a chain): costs use the chain's.
+    mixed = Cluster.preset("a100x8", hosts=2).communicator([(0, 0), (0, 1), (1, 0)])
+    assert [f.graphs.tree.pattern for f in mixed._found] == [1, 3]
+    assert mixed.graphs["tree"].pattern == 3

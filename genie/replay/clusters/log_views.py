@@ -47,7 +47,7 @@ def lines(text: str) -> Iterator[tuple[int, tuple[str, ...], str]]:
     for number, line in enumerate(text.splitlines(), 1):
         if len(line) > _MOST_CHARS:
             continue
-        level = _LEVEL.search(line)
+        level = _LEVEL.search(line) if "NCCL " in line else None
         if level is None:
             yield number, ("",), line.strip()
             continue
@@ -63,7 +63,7 @@ def split(text: str) -> list[View]:
     current: dict[tuple[str, ...], View] = {}
     named: dict[tuple[tuple[str, ...], str], View] = {}
     for number, process, line in lines(text):
-        match = COMM.search(line)
+        match = COMM.search(line) if "comm 0x" in line else None
         if match:
             pointer, rank, ranks = match[1], int(match[2]), int(match[3])
             key = (process, pointer)
@@ -171,7 +171,7 @@ def _refuse_two(group: list[View], where: str) -> None:
         view.process
         for view in group
         if len(view.process) > 1
-        and any(RANKS.search(line) and "->" not in line for _, line in view.lines)
+        and any("->" not in line and RANKS.search(line) for _, line in view.lines)
     }
     if len(firsts) > 1:
         names = " and ".join(_name(process) for process in sorted(firsts)[:2])

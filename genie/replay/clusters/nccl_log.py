@@ -125,7 +125,7 @@ def read_log(text: str, where: str = "log") -> LogFacts:
         )
     names: dict[int, str] = {}
     for view in chosen:
-        buses = (_BUS.search(line) for _, line in view.lines)
+        buses = (_BUS.search(line) for _, line in view.lines if "busId" in line)
         for bus in buses:
             if bus and view.rank is not None:
                 common.bus.setdefault(int(bus[1], 16), view.rank)
@@ -143,27 +143,32 @@ def read_log(text: str, where: str = "log") -> LogFacts:
 
 def _read_common(facts: LogFacts, line: str) -> None:
     """Facts of the job, whichever communicator is being set up."""
-    match = _VERSION.search(line)
-    if match:
-        facts.version = (int(match[1]), int(match[2]), int(match[3]))
-    match = _ENV.search(line)
-    if match:
-        facts.env[match[1]] = match[2]
-    match = _NICS.search(line)
-    if match:
-        facts.n_nics = len(re.findall(r"\[\d+\]", match[1]))
+    if "NCCL version" in line:
+        match = _VERSION.search(line)
+        if match:
+            facts.version = (int(match[1]), int(match[2]), int(match[3]))
+    elif "set by environment" in line:
+        match = _ENV.search(line)
+        if match:
+            facts.env[match[1]] = match[2]
+    elif ": Using [" in line:
+        match = _NICS.search(line)
+        if match:
+            facts.n_nics = len(re.findall(r"\[\d+\]", match[1]))
 
 
 def _read(facts: LogFacts, line: str, where: str) -> None:
-    match = _HOSTS.search(line)
-    if match:
-        facts.n_hosts, facts.local_ranks = int(match[1]), int(match[2])
-    if COMM.search(line):
+    if " via " in line:
+        match = _EDGE.search(line)
+        if match:
+            _read_edge(facts, match)
         return
-    match = _EDGE.search(line)
-    if match:
-        _read_edge(facts, match)
-        return
+    if "comm 0x" in line:
+        match = _HOSTS.search(line)
+        if match:
+            facts.n_hosts, facts.local_ranks = int(match[1]), int(match[2])
+        if COMM.search(line):
+            return
     match = RANKS.search(line)
     if match:
         _read_ranks(facts, match, where)
