@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from genie.errors import InputError
 from genie.replay.cluster import Cluster
 from genie.replay.nccl.env import Nccl
-from genie.replay.nccl.schedule import schedule
+from genie.replay.nccl.schedule import p2p_group, schedule
 from genie.replay.nccl.versions import parse_version
 from genie.replay.nccl.wire import MULTI_SEND_IMM, Connection, multi_send, receives, sends
 from golden_data import VERSIONS, load
@@ -131,3 +131,46 @@ def test_more_devices_than_the_release_merges_are_refused(version, most):
         made.work_requests(0, devices=most + 1)
     with pytest.raises(InputError, match="ethernet or infiniband"):
         made.work_requests(0, link_layer="token ring")
+
+
+@pytest.mark.parametrize(
+    ("env", "announced"),
+    [
+        # With PXN eight senders come through one proxy: one CTS announces eight buffers. The
+        # long message has four parts of four messages; those beyond the first go alone.
+        ({}, [64] * 15 + [512]),
+        ({"NCCL_NET_SHARED_COMMS": 0}, [64] * 23),
+        ({"NCCL_PXN_DISABLE": 1}, [64] * 23),
+    ],
+)
+def test_shared_connections_of_an_exchange(env, announced):
+    """Requests of all senders of a host and of their receiver match, one by one."""
+    splits = np.full((16, 16), 5000)
+    splits[3, 8] = 200_000
+    made = schedule(
+        "all_to_all",
+        splits=splits,
+        dtype="float32",
+        cluster=Cluster.preset("h100x8", hosts=2),
+        nccl=Nccl(env=env),
+    )
+    received = made.work_requests(8)
+    assert sorted(received["nbytes"][received["opcode"] == "CTS_WRITE"]) == announced
+    told = 0
+    for rank in range(8):
+        messages, table = made.messages(rank), made.work_requests(rank)
+        to_8 = (messages["peer"] == 8) & (messages["direction"] == 0)
+        rows = table[np.isin(table["message"], np.flatnonzero(to_8))]
+        told += int((rows["opcode"] == "WRITE_IMM").sum())
+        for i in np.flatnonzero(to_8):
+            assert rows["nbytes"][rows["message"] == i][0] == messages["nbytes"][i]
+    # Each receive work request is used up by one immediate.
+    assert told == len(announced) == (received["opcode"] == "RECV_WR").sum()
+
+
+def test_a_group_of_one_rank():
+    """Its receives share a connection (both come through rank 8); its send stays single."""
+    group = p2p_group([(8, 100)], [(8, 100), (9, 50)], Cluster.preset("h100x8", hosts=2))
+    table = group.work_requests(0)
+    found = sorted(zip(table["opcode"].tolist(), table["nbytes"].tolist(), strict=True))
+    assert found == [("CTS_WRITE", 128), ("RECV_WR", 0), ("WRITE_IMM", 100)]

@@ -14,10 +14,12 @@ from genie.replay.nccl import p2p
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.names import DTYPE_SIZE
 from genie.replay.nccl.p2p_messages import p2p_messages, p2p_program
+from genie.replay.nccl.p2p_wire import p2p_work_requests, shared
 from genie.replay.nccl.partition import PART as COLLECTIVE_PART
 from genie.replay.nccl.program import Program
 from genie.replay.nccl.rounds import Rounds, hosts_in_order, rounds
 from genie.replay.nccl.schedule import CALL, Schedule
+from genie.replay.nccl.wire import Connection
 
 if TYPE_CHECKING:
     from genie.replay.cluster import Cluster
@@ -35,6 +37,7 @@ class P2PSchedule(Schedule):
 
     Attributes:
         rules: what the communicator fixes for sends and receives.
+        knows_all_ranks: whether every rank's calls are known, not one rank's only.
     """
 
     def __init__(
@@ -46,11 +49,14 @@ class P2PSchedule(Schedule):
         cluster: Cluster,
         nccl: Nccl,
         calls_of: CallsOf,
+        *,
+        knows_all_ranks: bool = True,
     ) -> None:
         super().__init__(
             kind, count, dtype, "sum", root, cluster, nccl, None, np.zeros(0, COLLECTIVE_PART)
         )
         self._calls_of = calls_of
+        self.knows_all_ranks = knows_all_ranks
         self.rules = p2p_rules(cluster, nccl)
 
     def p2p_parts(self, rank: int) -> Table:
@@ -60,12 +66,15 @@ class P2PSchedule(Schedule):
             Array of `genie.replay.nccl.p2p.PART`, by channel, batch and work.
         """
         self._check_rank(rank)
-        sends, receives = self._calls_of(rank)
-        jobs = p2p.works(sends, receives, self._rounds(rank), self.cluster.n_ranks)
         host = np.asarray(self.cluster.host_of, np.int64)
-        table = p2p.parts(rank, jobs, self.rules, host, self._proxies(rank))
+        table = p2p.parts(rank, self.works(rank), self.rules, host, self._proxies(rank))
         others: Table = table[table["peer"] != rank]
         return others
+
+    def works(self, rank: int) -> p2p.Works:
+        """What `rank` does in each round; `p2p_parts` numbers these works."""
+        sends, receives = self._calls_of(rank)
+        return p2p.works(sends, receives, self._rounds(rank), self.cluster.n_ranks)
 
     def _rounds(self, rank: int) -> Rounds:
         hosts = _hosts.get(self.cluster)
@@ -95,6 +104,16 @@ class P2PSchedule(Schedule):
         out["direction"], out["nbytes"] = table["direction"], table["nbytes"]
         out["elements"] = out["nbytes"] // DTYPE_SIZE[self.dtype]
         return out
+
+    def work_requests(self, rank: int, devices: int = 1, link_layer: str = "ethernet") -> Table:
+        """Work requests of `rank`'s messages; see `Schedule.work_requests`.
+
+        Ranks of one host that share a connection are announced together and send chains.
+        """
+        if not shared(self):
+            return super().work_requests(rank, devices, link_layer)
+        self._check_rank(rank)
+        return p2p_work_requests(self, rank, Connection.of(self.nccl, devices, link_layer))
 
     def _nics(self, rank: int, rows: Table) -> tuple[IntArray, IntArray]:
         # The NIC depends on the peer only through its GPU number (spec 1.8), so one question
@@ -234,9 +253,8 @@ def group_schedule(
         return out, into
 
     kind = "send" if len(out) and not len(into) else "recv" if not len(out) else "group"
-    return P2PSchedule(
-        kind, int(out[:, 1].sum() + into[:, 1].sum()), "int8", rank, cluster, nccl, calls_of
-    )
+    total = int(out[:, 1].sum() + into[:, 1].sum())
+    return P2PSchedule(kind, total, "int8", rank, cluster, nccl, calls_of, knows_all_ranks=False)
 
 
 def split_matrix(splits: npt.ArrayLike, n: int) -> IntArray:
