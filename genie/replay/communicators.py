@@ -41,13 +41,15 @@ class Communicator:
         return int(self.ranks.size)
 
 
-def _shape(cluster: Cluster, ranks: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
+def _shape(cluster: Cluster, ranks: tuple[int, ...]) -> tuple[tuple[int, int, int], ...]:
     """Return what NCCL's search can see of a group: hosts by first appearance, local GPUs."""
     hosts: dict[int, int] = {}
     shape = []
     for rank in ranks:
-        host = hosts.setdefault(int(cluster.host_of[rank]), len(hosts))
-        shape.append((host, int(cluster.local_of[rank])))
+        where = int(cluster.host_of[rank])
+        host = hosts.setdefault(where, len(hosts))
+        # Hosts read from different graph dumps are of different kinds.
+        shape.append((host, int(cluster.gpu_of[rank]), cluster.layout.kind_of(where)))
     return tuple(shape)
 
 
@@ -63,7 +65,7 @@ class CommunicatorTable:
         self._trace = trace
         self._cluster = cluster
         self._by_group: dict[int, Communicator] = {}
-        self._by_shape: dict[tuple[tuple[int, int], ...], Cluster] = {}
+        self._by_shape: dict[tuple[tuple[int, int, int], ...], Cluster] = {}
         self.all: list[Communicator] = []
 
     def get(self, group: int) -> Communicator:
