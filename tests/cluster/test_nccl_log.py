@@ -208,6 +208,15 @@ def test_hosts_from_whatever_shows_them():
     assert Cluster.from_nccl_log(bare).n_hosts == 2
     named = log({**facts, "speakers": range(16)}, comm_lines=True)
     assert Cluster.from_nccl_log(named).n_hosts == 2
+    # Every rank's own line, without any line that names ranks or hosts: prefixes settle it,
+    # also where ranks are dealt to hosts in turn.
+    turns = Cluster.local(2, 2).communicator([(0, 0), (1, 0), (0, 1), (1, 1)])
+    text = log(facts_of(turns), comm_lines=False)
+    for rank, host in enumerate((0, 1, 0, 1)):
+        text = text.replace(f"job-host{rank // 2}:{1000 + rank}:", f"box{host}:{1000 + rank}:")
+    read = Cluster.from_nccl_log(text)
+    assert read.host_of.tolist() == [0, 1, 0, 1]
+    same(read, turns)
     flat = facts_of(Cluster.local(2, 4))
     flat["trees"] = {}
     with pytest.raises(InputError, match="1, 2, 4, 8 ranks a host would fit: give hosts="):
@@ -242,6 +251,17 @@ def test_two_jobs_are_refused(comm_lines):
              for line in pair]  # fmt: skip
     with pytest.raises(InputError, match="two jobs in one log"):
         Cluster.from_nccl_log("\n".join(mixed))
+
+
+def test_two_communicators_of_nobody_knows_whom():
+    facts = facts_of(Cluster.preset("h100x8", hosts=1))
+    one, other = log(facts, prefix=False), log(facts, prefix=False, comm_id=0xF00D)
+    with pytest.raises(InputError, match="two communicators of 8 ranks, perhaps of two jobs"):
+        Cluster.from_nccl_log(one + other)
+    split = other.replace("ncclCommInitRank", "ncclCommSplit")
+    read = Cluster.from_nccl_log(one + split)
+    assert any("2 communicators" in note for note in read.notes)
+    same(Cluster.from_nccl_log(one + one), read)
 
 
 def test_two_jobs_of_different_size_or_without_prefix():

@@ -12,6 +12,7 @@ __all__ = ["COMM", "RANKS", "View", "choose", "lines", "split"]
 
 _PREFIX = re.compile(r"([\w.\-]+):(\d+):(\d+) \[(\d+)\] $")
 _LEVEL = re.compile(r"NCCL (?:INFO|WARN|TRACE) ")
+_MIDDLE = re.compile(r"->(\d{1,9})->")
 _PREFIX_CHARS = 400  # what may stand before "NCCL INFO": launcher's mark, time, host name
 _MOST_CHARS = 8192  # NCCL cuts its lines at 1 KiB; longer ones are not NCCL's
 COMM = re.compile(r"comm (0x[0-9a-fA-F]+) rank (\d+) n[rR]anks (\d+)")
@@ -30,6 +31,7 @@ class View:
         rank: Rank of the process.
         n_ranks: Ranks of the communicator.
         complete: Whether its set-up is over.
+        child: Whether it was made from another communicator of its job (ncclCommSplit).
         lines: Line numbers and texts.
     """
 
@@ -39,6 +41,7 @@ class View:
     rank: int | None = None
     n_ranks: int | None = None
     complete: bool = False
+    child: bool = False
     lines: list[tuple[int, str]] = field(default_factory=list)
 
 
@@ -75,7 +78,7 @@ def split(text: str) -> list[View]:
                     view = View(process)
                     views.append(view)
                 named[key] = view
-            elif view.rank is not None and (view.rank, view.n_ranks) != (rank, ranks):
+            elif _is_another(view, rank, ranks, _COMM_ID.search(line)):
                 view = View(process)  # an address used again
                 views.append(view)
                 named[key] = view
@@ -84,6 +87,7 @@ def split(text: str) -> list[View]:
             if identity:
                 view.identity = identity[1]
             view.complete = view.complete or "COMPLETE" in line
+            view.child = view.child or "ncclCommSplit" in line
             view.lines.append((number, line))
             current[process] = view
             continue
@@ -96,6 +100,13 @@ def split(text: str) -> list[View]:
             current[process] = found
         found.lines.append((number, line))
     return views
+
+
+def _is_another(view: View, rank: int, ranks: int, identity: re.Match[str] | None) -> bool:
+    """Whether a line with a known address is about another communicator at that address."""
+    if view.rank is not None and (view.rank, view.n_ranks) != (rank, ranks):
+        return True
+    return identity is not None and view.identity not in (None, identity[1])
 
 
 def _is_about_channels(line: str) -> bool:
@@ -117,6 +128,8 @@ def choose(views: list[View], where: str) -> tuple[list[View], int]:
         raise InputError(
             f"{where}: no NCCL lines about channels (NCCL_DEBUG=INFO prints them)", path=where
         )
+    for view in views:
+        _infer_rank(view)
     turn: dict[tuple[str, ...], int] = {}
     groups: dict[tuple[object, ...], list[View]] = {}
     for view in views:
@@ -126,6 +139,7 @@ def choose(views: list[View], where: str) -> tuple[list[View], int]:
     _join_anonymous(groups)
     best = max(groups.values(), key=lambda g: (max(v.n_ranks or 0 for v in g), len(g)))
     _refuse_two(best, where)
+    _refuse_unknown(best, groups, where)
     inside = {view.process[:2] for view in best}
     for other in groups.values():
         if other is best:
@@ -138,6 +152,15 @@ def choose(views: list[View], where: str) -> tuple[list[View], int]:
                 path=where,
             )
     return best, len(groups)
+
+
+def _infer_rank(view: View) -> None:
+    """Take the rank of the one tree row a process prints where no other line names it."""
+    if view.rank is None and len(view.process) > 1:
+        rows = (line for _, line in view.lines if line.lstrip().startswith("Trees"))
+        ranks = {rank for line in rows for rank in _MIDDLE.findall(line)}
+        if len(ranks) == 1:
+            view.rank = int(ranks.pop())
 
 
 def _join_anonymous(groups: dict[tuple[object, ...], list[View]]) -> None:
@@ -179,6 +202,27 @@ def _refuse_two(group: list[View], where: str) -> None:
             f"{where}: two jobs in one log: only rank 0 lists the rings, and {names} both do",
             path=where,
         )
+
+
+def _refuse_unknown(
+    best: list[View], groups: dict[tuple[object, ...], list[View]], where: str
+) -> None:
+    """Refuse a second communicator as large where no prefix says whose it is."""
+    ranks: dict[tuple[str, ...], set[int]] = {}
+    for view in best:
+        if view.rank is not None:
+            ranks.setdefault(view.process, set()).add(view.rank)
+    if all(len(found) == 1 and len(process) > 1 for process, found in ranks.items()):
+        return
+    for other in groups.values():
+        if other is best or any(view.child for view in other):
+            continue
+        if ranks and best[0].n_ranks == other[0].n_ranks and other[0].identity is not None:
+            raise InputError(
+                f"{where}: two communicators of {best[0].n_ranks} ranks, perhaps of two jobs in "
+                "one log: its lines do not name the processes; give the log of one",
+                path=where,
+            )
 
 
 def _name(process: tuple[str, ...]) -> str:
