@@ -33,7 +33,7 @@ from genie.replay.protocol import (
 
 PURPOSE = b"rendezvous"
 TO_WORKER, TO_COORDINATOR = b"to worker", b"to coordinator"
-#: Connections that may be in the handshake at a time; beyond it the oldest is dropped.
+#: Unproven connections at a time; beyond it the oldest is dropped, and may call again.
 MAX_PENDING = 256
 HANDSHAKE_TIMEOUT = 10.0
 _READ = 1 << 18
@@ -109,10 +109,14 @@ class Coordinator:
         self.finished: set[int] = set()
         self._peers: dict[int, _Peer] = {}
         self._pending: dict[_Peer, None] = {}
+        self._proven: dict[_Peer, None] = {}
         self._inbox: dict[int, deque[tuple[AnyMessage, int]]] = {
             i: deque() for i in range(len(self.names))
         }
         self._blobs: dict[tuple[int, str], bytes] = {}
+        self._fresh: set[int] = set()
+        self._failed: deque[int] = deque()
+        self._blocked: set[_Peer] = set()
         self._version_error: LaunchError | None = None
         self.last_read = time.monotonic()
         self._selector = selectors.DefaultSelector()
@@ -127,9 +131,10 @@ class Coordinator:
 
     def close(self) -> None:
         """Close every connection and stop listening; a second call does nothing."""
-        for peer in [*self._pending, *self._peers.values()]:
+        for peer in [*self._pending, *self._proven, *self._peers.values()]:
             peer.sock.close()
         self._pending.clear()
+        self._proven.clear()
         self._peers.clear()
         self._listener.close()
         self._selector.close()
@@ -159,7 +164,7 @@ class Coordinator:
     @property
     def unsent(self) -> int:
         """Workers for which something is still queued."""
-        return sum(1 for peer in self._peers.values() if peer.queue or peer.out)
+        return sum(1 for peer in self._blocked if peer.worker is not None)
 
     # ---- receiving
 
@@ -200,20 +205,23 @@ class Coordinator:
             GenieError: A worker reported an error.
         """
         wanted = list(range(len(self.names)) if workers is None else workers)
+        missing_now = dict.fromkeys(wanted)
         got: dict[int, _M] = {}
         deadline = time.monotonic() + timeout
+        look: Iterable[int] = wanted
         while True:
-            for worker in wanted:
-                if worker not in got:
+            for worker in look:
+                if worker in missing_now:
                     found = self.take(worker, kind)
                     if found is not None:
                         got[worker] = found[0]
-            if len(got) == len(wanted):
+                        del missing_now[worker]
+            if not missing_now:
                 return got
-            self.raise_trouble([w for w in wanted if w not in got])
+            self.raise_trouble(missing_now)
             left = deadline - time.monotonic()
             if left <= 0:
-                missing = [self.names[w] for w in wanted if w not in got]
+                missing = [self.names[w] for w in missing_now]
                 raise RendezvousTimeoutError(
                     f"after {timeout:g} s {len(missing)} of {len(wanted)} workers are missing "
                     f"({what}): {_some(missing)}{self._rejected_text()}",
@@ -221,18 +229,22 @@ class Coordinator:
                 )
             if check is not None:
                 check()
+            # Only those who said something since: the whole is linear in the workers.
+            self._fresh.clear()
             self.pump(min(left, 0.05))
+            look = list(self._fresh)
 
     def raise_trouble(self, waiting_for: Iterable[int]) -> None:
         """Raise what stands in the way: a version mismatch, a worker's error, a lost worker."""
         if self._version_error is not None:
             raise self._version_error
-        for worker in range(len(self.names)):
+        while self._failed:
+            worker = self._failed.popleft()
             found = self.take(worker, Failed)
             if found is not None:
                 self.finished.add(worker)
                 raise error_of(found[0], self.names[worker])
-        for worker in waiting_for:
+        for worker in waiting_for if self.lost else ():
             if worker in self.lost:
                 raise WorkerLostError(f"{self.names[worker]}: {self.lost[worker]}", worker=worker)
 
@@ -262,6 +274,8 @@ class Coordinator:
                 break
             late = oldest.deadline <= now
             self._reject(oldest, "silent in the handshake" if late else "too many at a time")
+        while self._proven and (oldest := next(iter(self._proven))).deadline <= now:
+            self._reject(oldest, "silent after the handshake")
 
     def _accept(self) -> None:
         for _ in range(MAX_PENDING):
@@ -300,11 +314,13 @@ class Coordinator:
                 sent = peer.sock.send(peer.out)
                 del peer.out[:sent]
         except BlockingIOError:
+            self._blocked.add(peer)
             self._watch(peer, selectors.EVENT_READ | selectors.EVENT_WRITE)
             return
         except OSError as exc:
             self._drop(peer, f"the connection broke: {exc.strerror}")
             return
+        self._blocked.discard(peer)
         if peer.closing:
             self._forget(peer)
         else:
@@ -347,6 +363,8 @@ class Coordinator:
         key = peer.shake.session_key
         assert key is not None
         peer.shake = None
+        del self._pending[peer]
+        self._proven[peer] = None
         peer.reader = FrameReader(key, TO_COORDINATOR)
         peer.out += answer
         # Frames follow only after the proof has left `out`, which fill() keeps in order.
@@ -367,6 +385,9 @@ class Coordinator:
             peer.blob.add(message)
         else:
             self._inbox[peer.worker].append((message, at))
+            self._fresh.add(peer.worker)
+            if isinstance(message, Failed):
+                self._failed.append(peer.worker)
             return
         if peer.blob.complete:
             self._blobs[peer.worker, peer.blob.name] = peer.blob.data()
@@ -391,15 +412,16 @@ class Coordinator:
             self._refuse(peer, f"worker {worker} is here already")
         else:
             peer.worker = worker
-            self._pending.pop(peer, None)
+            self._proven.pop(peer, None)
             self._peers[worker] = peer
             self.hellos[worker] = message
             self.lost.pop(worker, None)
             self._inbox[worker].append((message, time.monotonic_ns()))
+            self._fresh.add(worker)
 
     def _refuse(self, peer: _Peer, reason: str) -> None:
         self.rejected[reason] += 1
-        self._pending.pop(peer, None)
+        self._proven.pop(peer, None)
         peer.queue.append(iter((encode(Refuse(reason)),)))
         peer.closing = True
         self._flush(peer)
@@ -420,6 +442,8 @@ class Coordinator:
 
     def _forget(self, peer: _Peer) -> None:
         self._pending.pop(peer, None)
+        self._proven.pop(peer, None)
+        self._blocked.discard(peer)
         if peer.events:
             self._selector.unregister(peer.sock)
             peer.events = 0

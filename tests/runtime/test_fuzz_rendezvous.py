@@ -5,6 +5,7 @@ GENIE_FUZZ_FRAMES sets how many (a short run by default, a million under `make s
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import resource
@@ -85,7 +86,7 @@ def frames(rng: random.Random, key: bytes) -> bytes:
 
 def test_malformed_peers_never_stop_the_run():
     rng = random.Random(2026)
-    coord = Coordinator(SECRET, ["worker 0"], version="1.0", handshake_timeout=0.2)
+    coord = Coordinator(SECRET, ["worker 0"], version="1.0", handshake_timeout=2.0)
     thread = threading.Thread(target=lambda: Joined(coord, 0))
     thread.start()
     coord.gather(Hello, 10, "joining")
@@ -104,13 +105,15 @@ def test_malformed_peers_never_stop_the_run():
                 shake.feed(theirs.recv(32))
                 data = frames(rng, shake.session_key)
                 theirs.setblocking(False)
-                theirs.send(data[:100_000])
+                # On a busy machine this peer may have been too late already.
+                with contextlib.suppress(OSError):
+                    theirs.send(data[:100_000])
             coord.pump(0)
             theirs.close()
             coord.pump(0)
             if i == min(2000, FRAMES // 2):
                 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        for _ in range(10):
+        for _ in range(60):
             coord.pump(0.05)
         assert sum(coord.rejected.values()) >= FRAMES
         # A Hello of another version is the one thing that a peer with the secret may end a run by.
