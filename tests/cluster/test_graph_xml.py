@@ -63,6 +63,21 @@ def test_round_trip(name, hosts):
                         assert again.nic(*edge) == cluster.nic(*edge)
 
 
+@pytest.mark.parametrize("name", ["h100x8", "a100x8", "b200x8", "h100x8use4"])
+def test_communicators_of_a_known_machine(name):
+    cluster = Cluster.preset(name, hosts=2)
+    dump = Cluster.from_nccl_graph(cluster.to_nccl_graph(), hosts=2, like=name)
+    for ranks in ([0, cluster.n_ranks // 2], [1, 2, 3, cluster.n_ranks - 1], [3]):
+        ours, theirs = dump.sub(ranks), cluster.sub(ranks)
+        assert ours.graphs == theirs.graphs
+        assert [c.ring for c in ours.channels] == [c.ring for c in theirs.channels]
+        assert ours.nic(0, len(ranks) - 1, 1, "p2p", 0) == theirs.nic(
+            0, len(ranks) - 1, 1, "p2p", 0
+        )
+        # The rules are those of the preset; that the machine is one is the user's word.
+        assert not ours.exact
+
+
 def test_hand_written():
     cluster = Cluster.from_nccl_graph(QUAD, hosts=2, like="a100x8")
     assert cluster.coll_channels == 4

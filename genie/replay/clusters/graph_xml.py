@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 from genie.errors import InputError
 from genie.replay.clusters.graph import NO_NVLS, PATHS, Graph, HostGraphs
 from genie.replay.clusters.layout import Layout
-from genie.replay.clusters.machine import Machine, preset_machine
+from genie.replay.clusters.machine import Machine, preset_graphs, preset_machine
 from genie.replay.clusters.sources import GraphSource
 
 __all__ = ["Extra", "graph_cluster", "read_graphs", "write_graphs"]
@@ -197,6 +197,7 @@ def graph_cluster(
             doubt = doubt or unsure
             graphs = _as_today(graphs, extra.version)
             machine, assumed = graph_machine(graphs, where, extra)
+            machine = _as_preset(machine, graphs, extra.like)
             types.append((machine, graphs))
             notes += [note for note in assumed if note not in notes]
         of_host.append(kinds[text])
@@ -280,6 +281,27 @@ def graph_machine(graphs: HostGraphs, name: str, extra: Extra) -> tuple[Machine,
         nvlink=graphs.ring.type_intra <= 2,
     )
     return machine, notes
+
+
+def _as_preset(machine: Machine, graphs: HostGraphs, like: str | None) -> Machine:
+    """Return the machine with a preset's switches where its search results are the dump's."""
+    if like is None:
+        return machine
+    measured = preset_graphs(like, not graphs.ring.inter, (2, 30, 7))
+    if measured is None:
+        return machine
+    for ours, theirs in ((graphs.ring, measured.ring), (graphs.tree, measured.tree)):
+        if ours.intra != theirs.intra or (ours.inter and ours.inter != theirs.inter):
+            return machine
+    base = preset_machine(like)
+    return replace(
+        machine,
+        switch_of_gpu=base.switch_of_gpu,
+        switch_of_nic=base.switch_of_nic,
+        cpu_of_gpu=base.cpu_of_gpu,
+        nics_per_host=base.nics_per_host,
+        family=base.family,
+    )
 
 
 def write_graphs(graphs: HostGraphs, with_nics: bool) -> str:

@@ -215,6 +215,7 @@ def _source(
             switch_of_nic=base.switch_of_nic,
             cpu_of_gpu=base.cpu_of_gpu,
             nics_per_host=base.nics_per_host,
+            family=base.family,
         )
     else:
         machine = replace(

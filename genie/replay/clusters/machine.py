@@ -70,14 +70,14 @@ class Machine:
 
 @lru_cache(maxsize=1)
 def _machines() -> dict[str, dict[str, Any]]:
-    text = files("genie.data").joinpath("clusters/machines.json").read_text("utf-8")
+    text = files("genie").joinpath("data", "clusters", "machines.json").read_text("utf-8")
     data: dict[str, dict[str, Any]] = json.loads(text)
     return data
 
 
 @lru_cache(maxsize=1)
 def _graphs() -> dict[str, list[dict[str, Any]]]:
-    text = files("genie.data").joinpath("clusters/graphs.json").read_text("utf-8")
+    text = files("genie").joinpath("data", "clusters", "graphs.json").read_text("utf-8")
     data: dict[str, list[dict[str, Any]]] = json.loads(text)
     return data
 

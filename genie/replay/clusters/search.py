@@ -24,7 +24,7 @@ _LOC, _NVL, _PIX, _PXN, _PHB, _SYS = 0, 1, 4, 7, 8, 9
 
 @lru_cache(maxsize=1)
 def _rules() -> dict[str, Any]:
-    text = files("genie.data").joinpath("clusters/search_rules.json").read_text("utf-8")
+    text = files("genie").joinpath("data", "clusters", "search_rules.json").read_text("utf-8")
     data: dict[str, Any] = json.loads(text)
     return data
 
