@@ -24,7 +24,7 @@ from cpython.pycapsule cimport PyCapsule_GetContext, PyCapsule_New, PyCapsule_Se
 from cpython.ref cimport Py_DECREF, Py_INCREF, PyObject
 from libc.errno cimport EAGAIN, EBADMSG, ECONNRESET, EINTR, EINVAL, EMSGSIZE, ENOMEM, errno
 from libc.stdint cimport (
-    INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
+    INT64_MAX, UINT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t,
 )
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -482,23 +482,23 @@ cdef void take_credits(tcp_t *t, conn_t *c) noexcept nogil:
     """Read what the receiver reported."""
     cdef uint8_t counts[256]
     cdef ssize_t r, i
-    cdef lane_t *l = &t.lanes[c.lanes]
+    cdef lane_t *lane = &t.lanes[c.lanes]
     if c.error:
         return
     t.c_recv += 1
     c.syscalls += 1
-    r = genie_recv(l.fd, counts, sizeof(counts))
+    r = genie_recv(lane.fd, counts, sizeof(counts))
     if r < 0:
         if errno != EAGAIN and errno != EINTR:
             fail(t, c, -errno)
         elif errno == EAGAIN:
-            l.readable = 0
+            lane.readable = 0
         return
     if r == 0:
         fail(t, c, -ECONNRESET)
         return
-    if l.readable != GONE:
-        l.readable = r == sizeof(counts)
+    if lane.readable != GONE:
+        lane.readable = r == sizeof(counts)
     for i in range(r):
         if counts[i] == 0:
             c.expected = 1
@@ -605,7 +605,7 @@ cdef int received(tcp_t *t, conn_t *c, lane_t *l, const char *data, uint64_t n) 
 
 
 cdef void pull(tcp_t *t, conn_t *c, lane_t *l) noexcept nogil:
-    """Read posted messages until they or the kernel's bytes end; never a byte that is not posted."""
+    """Read posted messages until they or the kernel's bytes end; no byte that is not posted."""
     cdef uint64_t at, off, part, want
     cdef ssize_t r
     cdef bint dropping
@@ -745,17 +745,17 @@ cdef int tcp_flush(void *self) noexcept nogil:
 cdef void mark(tcp_t *t, epoll_event *events, int n) noexcept nogil:
     """List the lanes on which the kernel reported something."""
     cdef int i
-    cdef lane_t *l
+    cdef lane_t *lane
     for i in range(n):
-        l = &t.lanes[events[i].data.u64]
+        lane = &t.lanes[events[i].data.u64]
         if events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
-            l.readable = 1
+            lane.readable = 1
             if events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR):
-                l.readable = GONE
-        if events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR) and not l.writable:
-            l.writable = 1
+                lane.readable = GONE
+        if events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR) and not lane.writable:
+            lane.writable = 1
             t.blocked -= 1
-        list_lane(t, l)
+        list_lane(t, lane)
 
 
 cdef void look(tcp_t *t, lane_t *l) noexcept nogil:
@@ -1069,7 +1069,7 @@ cdef class Tcp:
         global live_sockets
         cdef tcp_t *t = self.t
         cdef conn_t *c
-        cdef lane_t *l
+        cdef lane_t *lane
         cdef uint32_t k = t.n_conns
         cdef int i
         if t.epoll < 0:
@@ -1093,14 +1093,14 @@ cdef class Tcp:
         if c.size == NULL or c.left == NULL:
             raise MemoryError
         for i in range(t.n_lanes):
-            l = &t.lanes[t.n_sockets]
-            l.fd = fds[i]
-            l.conn = k
-            l.number = <uint8_t>i
-            l.writable = 1
+            lane = &t.lanes[t.n_sockets]
+            lane.fd = fds[i]
+            lane.conn = k
+            lane.number = <uint8_t>i
+            lane.writable = 1
             t.n_sockets += 1
             live_sockets += 1
-            if genie_epoll_add(t.epoll, l.fd, t.n_sockets - 1) < 0:
+            if genie_epoll_add(t.epoll, lane.fd, t.n_sockets - 1) < 0:
                 raise TransportError(f"epoll_ctl: errno {errno}")
         t.index[conn] = <int32_t>k
 

@@ -198,24 +198,15 @@ class Meeting:
                 code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
                 if code:
                     raise OSError(code, os.strerror(code))
-            if link.out:
-                link.out = link.out[link.sock.send(link.out) :]
-            if not link.out and link.done:
-                self._finish(link)
-                return
-            while not link.out and not link.done:
-                data = link.sock.recv(link.need - len(link.got))
-                if not data:
-                    raise ConnectionResetError(errno.ECONNRESET, "closed in the handshake")
-                link.got += data
-                if len(link.got) == link.need and link.step is not None:
-                    got, link.got = link.got, b""
-                    link.step(got)
+            while True:
                 if link.out:
                     link.out = link.out[link.sock.send(link.out) :]
-                if link.done and not link.out:
+                if link.out:
+                    break
+                if link.done:
                     self._finish(link)
                     return
+                self._read(link)
         except BlockingIOError:
             pass
         except AuthenticationError as exc:
@@ -226,6 +217,16 @@ class Meeting:
             return
         if link in self._links:
             self._selector.modify(link.sock, link.wants(), link)
+
+    def _read(self, link: _Link) -> None:
+        """Read some of what the present step needs; take the step when all is there."""
+        data = link.sock.recv(link.need - len(link.got))
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "closed in the handshake")
+        link.got += data
+        if len(link.got) == link.need and link.step is not None:
+            got, link.got = link.got, b""
+            link.step(got)
 
     def _client(self, link: _Link, shake: ClientHandshake, data: bytes) -> None:
         link.out = shake.feed(data)
