@@ -1,0 +1,184 @@
+"""The wire as the witness: packets on the bridge equal NCCL's schedule, for every algorithm.
+
+One guest with eight Soft-RoCE devices; every collective with every algorithm and protocol runs on
+2 hosts of 8 ranks, on 4 and on 8 hosts, and tcpdump on the bridge sees all packets.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import genie
+
+from . import pcap
+from .combinations import Combination, choices_of, combinations, expected, nccl_of, write_trace
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.rdma
+
+ONE_GPU = {
+    "all_reduce": ("Tree", "Ring"),
+    "all_gather": ("Ring", "PAT"),
+    "reduce_scatter": ("Ring", "PAT"),
+    "broadcast": ("Ring",),
+    "reduce": ("Ring",),
+}
+EIGHT_GPUS = {
+    "all_reduce": ("Tree", "Ring", "NVLSTree"),
+    "all_gather": ("Ring",),
+    "reduce_scatter": ("Ring",),
+    "broadcast": ("Ring",),
+    "reduce": ("Ring",),
+}
+CASES = {
+    "hosts2": ("h100x8", 2, EIGHT_GPUS),
+    "hosts4": ("local", 4, ONE_GPU),
+    "hosts8": ("local", 8, ONE_GPU),
+}
+
+
+def cluster_of(name: str, hosts: int) -> genie.Cluster:
+    if name == "local":
+        return genie.Cluster.local(hosts, 1)
+    return genie.Cluster.preset(name, hosts=hosts)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Boot the guest, run everything, and hand over what it left."""
+    spec = importlib.util.spec_from_file_location("rig_guest", ROOT / "tests/rig/guest.py")
+    assert spec is not None and spec.loader is not None
+    guest = importlib.util.module_from_spec(spec)
+    sys.modules["rig_guest"] = guest
+    spec.loader.exec_module(guest)
+    why = guest.missing()
+    if why:
+        pytest.skip(why)
+    folder = tmp_path_factory.mktemp("wire")
+    wanted = os.environ.get("GENIE_WIRE_CASES", ",".join(CASES)).split(",")
+    listed = []
+    for name in wanted:
+        machine, hosts, algorithms = CASES[name]
+        made = combinations(algorithms)
+        ranks = cluster_of(machine, hosts).n_ranks
+        write_trace(folder / name, made, ranks)
+        choices = choices_of(made, ranks)
+        listed.append(
+            {"name": name, "cluster": machine, "hosts": hosts, "choices": choices, "env": {}}
+        )
+    (folder / "runs.json").write_text(json.dumps(listed))
+    command = (
+        f". tests/rig/devices.sh; devices 8; {sys.executable} tests/verbs/guest_wire.py {folder}"
+    )
+    package = Path(genie.__file__).parents[1]
+    result = guest.run(
+        command,
+        shares=[str(folder)],
+        env={"PYTHONPATH": str(package)},
+        memory="2G",
+        cwd=str(ROOT),
+        timeout=float(os.environ.get("GENIE_RIG_TIMEOUT", "600")),
+    )
+    assert result.status == 0, result.output
+    found = {}
+    for name in wanted:
+        answer = json.loads((folder / f"{name}.json").read_text())
+        found[name] = (answer, pcap.read(folder / f"{name}.pcap"))
+    yield found
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def host_of(address: str) -> int:
+    """Device rxeN has 10.88.0.(N + 1)."""
+    return int(address.rpartition(".")[2]) - 1
+
+
+@pytest.fixture(params=list(CASES))
+def case(request: pytest.FixtureRequest, runs: dict[str, Any]) -> Any:
+    if request.param not in runs:
+        pytest.skip("left out by GENIE_WIRE_CASES")
+    machine, hosts, algorithms = CASES[request.param]
+    return (*runs[request.param], cluster_of(machine, hosts), combinations(algorithms))
+
+
+def test_the_run_is_whole(case: Any) -> None:
+    answer, _, cluster, made = case
+    assert answer["complete"] and answer["unfinished"] == 0 and answer["unposted"] == 0
+    assert answer["ops"] == cluster.n_ranks * len(made)
+    assert "0 packets dropped by kernel" in answer["capture"]
+
+
+def test_messages_on_the_wire_equal_the_schedule(case: Any) -> None:
+    """Per QP: every message, its bytes, its order, its imm, its opcode."""
+    _, flows, cluster, made = case
+    want = expected(made, cluster, nccl_of(made, cluster.n_ranks))
+    got: dict[tuple[int, int], Counter[tuple[int, ...]]] = defaultdict(Counter)
+    for flow in flows:
+        if not is_data(flow):
+            continue
+        for message in flow.messages:
+            # RoCE: no adaptive routing, so one WRITE_WITH_IMM a message, imm its size (spec 4.2).
+            assert message.imm == message.payload
+        sizes = tuple(message.payload for message in flow.messages)
+        got[host_of(flow.source), host_of(flow.destination)][sizes] += 1
+    assert set(got) == set(want)
+    for pair, sequences in want.items():
+        assert got[pair] == sequences, (pair, got[pair] - sequences, sequences - got[pair])
+
+
+def test_every_message_has_its_cts(case: Any) -> None:
+    """64-byte WRITEs the other way, as many as messages, in rows of 512 bytes modulo 256."""
+    _, flows, _, _ = case
+    messages: Counter[tuple[int, int]] = Counter()
+    cts: Counter[tuple[int, int]] = Counter()
+    for flow in flows:
+        pair = host_of(flow.source), host_of(flow.destination)
+        if is_data(flow):
+            messages[pair] += len(flow.messages)
+            continue
+        cts[pair[::-1]] += len(flow.messages)
+        first = flow.messages[0].address
+        for number, message in enumerate(flow.messages):
+            assert message.imm is None and message.payload == 64
+            assert message.address - first == number % 256 * 512
+    assert messages == cts and sum(messages.values()) > 100
+
+
+def test_addresses_walk_through_eight_slots(case: Any) -> None:
+    """Remote addresses are slots of 512 KiB of one buffer a connection (spec 3.1)."""
+    _, flows, _, _ = case
+    for flow in flows:
+        if is_data(flow):
+            base = min(message.address for message in flow.messages)
+            for message in flow.messages:
+                assert (message.address - base) % 524288 == 0
+                assert message.address - base < 8 * 524288
+
+
+def test_nothing_was_lost_or_marked(case: Any) -> None:
+    _, flows, _, _ = case
+    assert sum(flow.repeated for flow in flows) == 0
+    assert {tos for flow in flows for tos in flow.tos} == {0}
+
+
+def is_data(flow: pcap.Flow) -> bool:
+    return any(message.imm is not None for message in flow.messages)
+
+
+def test_combinations_are_told_apart() -> None:
+    """The mapping from trace sizes to calls is exact, so the comparison above is of each one."""
+    for machine, hosts, algorithms in CASES.values():
+        ranks = cluster_of(machine, hosts).n_ranks
+        made = combinations(algorithms)
+        assert len({(run.kind, run.cost_bytes(ranks)) for run in made}) == len(made)
+        assert isinstance(made[0], Combination)
