@@ -29,10 +29,16 @@ cdef class _Setup:
     cdef uint64_t total_nodes
     cdef uint64_t programs_cap
     cdef object names
+    cdef object rank_of
+    cdef uint32_t* hash
+    cdef uint64_t hash_size
+    cdef uint64_t conns_cap
+    cdef uint32_t found
 
     def __cinit__(self, *, str clock="wall"):
         self.e = NULL
         self.blocks = NULL
+        self.hash = NULL
         if clock not in ("wall", "virtual"):
             raise InputError(f'clock is "wall" or "virtual", not {clock!r}')
         self.e = <Core*> calloc(1, sizeof(Core))
@@ -69,6 +75,8 @@ cdef class _Setup:
             free(e.programs)
             free(e.ready)
             free(e.heap)
+            free(e.conns)
+            free(self.hash)
             free(e)
         for i in range(self.n_blocks):
             free(self.blocks[i])

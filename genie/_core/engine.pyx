@@ -54,7 +54,8 @@ cdef extern from * nogil:
     int munmap(void* at, size_t size)
     int madvise(void* at, size_t size, int advice)
     void* MAP_FAILED
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_POPULATE_WRITE
+    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE
+    int MADV_POPULATE_WRITE, MADV_HUGEPAGE
     int prctl(int option, unsigned long a)
     int PR_SET_TIMERSLACK, PR_GET_TIMERSLACK
     struct timeval:
@@ -71,7 +72,8 @@ cdef extern from * nogil:
     void pause "genie_pause"()
 
 cdef enum:
-    PREFAULT = 16 << 20
+    PREFAULT = 128 << 20      # bytes of a log table that are touched before the run
+    HUGE = 4 << 20
     OPS_LIMIT = 1 << 27       # rows; 5 GB
     MESSAGES_LIMIT = 1 << 26  # rows; 2 GB
 

@@ -19,7 +19,10 @@ cdef class _LogArea:
         if p == MAP_FAILED:
             raise MemoryError(f"cannot reserve {size} bytes for the log")
         self.data = p
-        # Pages of the first rows are made now, so that a short run meets no page fault.
+        # Pages of the first rows are made now, so that the run meets no page fault there; huge
+        # ones where the kernel has them, as the rest of a long log is made while it fills.
+        if self.size >= HUGE:
+            madvise(p, self.size, MADV_HUGEPAGE)
         madvise(p, min(self.size, <size_t> PREFAULT), MADV_POPULATE_WRITE)
 
     def __dealloc__(self):

@@ -25,20 +25,7 @@ cdef class Engine(_Setup):
         cdef uint64_t messages = 0
         e.n_ranks = len(self.ranks_in)
         e.ranks = <RankS*> self.alloc(e.n_ranks * sizeof(RankS))
-        # Connections: those of the table first, then the local ones as programs ask for them.
-        rows = []
-        by_key = {}
-        if self.table is not None:
-            for i in range(len(self.table)):
-                row = self.table[i]
-                key = (int(row["communicator"]), int(row["channel"]), int(row["src"]),
-                       int(row["dst"]), int(row["index"]))
-                if key in by_key:
-                    raise InputError(f"connections {by_key[key]} and {i} are the same")
-                if key[2] not in self.rank_index and key[3] not in self.rank_index:
-                    raise InputError(f"connection {i}: neither rank {key[2]} nor {key[3]} is here")
-                by_key[key] = i
-                rows.append((int(self.ids[i]), *key))
+        self.take_table()
         # Bindings: one for each (rank, program, communicator) in use.
         binds = []
         for i in range(e.n_ranks):
@@ -82,14 +69,8 @@ cdef class Engine(_Setup):
             if p.window > window:
                 window = p.window
             b.conns = <uint32_t*> self.alloc(p.n_slots * sizeof(uint32_t))
-            members = self.members[communicator]
-            rank = e.ranks[<uint32_t> rank_i].rank
-            for slot in range(p.n_slots):
-                b.conns[slot] = self.connection(
-                    rank, p.slots[slot].peer, p.slots[slot].receives, p.slots[slot].channel,
-                    p.slots[slot].index, communicator, program, members, by_key, rows,
-                )
-        self.make_conns(rows, window)
+            self.bind(b, <uint32_t> rank_i)
+        self.make_rings(window)
         self.make_network()
         # The graph and the log.
         cdef uint64_t nodes = 0
@@ -117,55 +98,178 @@ cdef class Engine(_Setup):
         e.messages = <MessageRow*> self.messages_area.data
         return 0
 
-    cdef object connection(
-        self, rank, peer, receives, channel, index, communicator, program, members, dict by_key,
-        list rows,
-    ):
-        """The row of the connection that a slot of a bound program means; makes local ones."""
-        where = f"rank {rank}, program {program} on communicator {communicator}"
-        if not 0 <= peer < len(members):
-            raise ScheduleError(f"{where}: peer {peer} of {len(members)}")
-        other = int(members[peer])
-        src, dst = (other, rank) if receives else (rank, other)
-        key = (communicator, channel, src, dst, index)
-        row = by_key.get(key)
-        if row is not None:
-            return row
-        here = self.rank_index.get(other)
-        if here is None or self.hosts[here] != self.hosts[self.rank_index[rank]]:
-            raise ScheduleError(
-                f"{where}: no connection from rank {src} to rank {dst} on channel {channel}, "
-                f"index {index}"
-            )
-        if rank not in members:
-            raise ScheduleError(f"{where}: rank {rank} is not in the communicator")
-        by_key[key] = len(rows)
-        rows.append((-1, *key))
-        return len(rows) - 1
-
-    cdef int make_conns(self, list rows, uint32_t window) except -1:
+    cdef int take_table(self) except -1:
+        """Makes a Conn of each row of the table; rank_of: rank index by global rank, -1 elsewhere."""
         cdef Core* e = self.e
-        cdef uint32_t i, cap
+        cdef uint32_t i
+        cdef int32_t top = -1
+        cdef int32_t low = 0
+        cdef int32_t[::1] rank_of
+        cdef const int32_t[::1] src, dst, communicator
+        cdef const uint16_t[::1] channel
+        cdef const uint8_t[::1] index
+        cdef const uint32_t[::1] ids
+        for m in self.members:
+            top, low = max(top, m.max()), min(low, m.min())
+        t = np.zeros(0, CONN) if self.table is None else self.table
+        for name in ("src", "dst"):
+            if len(t):
+                top, low = max(top, t[name].max()), min(low, t[name].min())
+        for rank in self.rank_index:
+            top, low = max(top, rank), min(low, rank)
+        if low < 0:
+            raise InputError(f"rank {low} is negative")
+        self.rank_of = np.full(top + 1, -1, dtype=np.int32)
+        self.rank_of[list(self.rank_index)] = list(self.rank_index.values())
+        rank_of = self.rank_of
+        src = np.ascontiguousarray(t["src"])
+        dst = np.ascontiguousarray(t["dst"])
+        communicator = np.ascontiguousarray(t["communicator"])
+        channel = np.ascontiguousarray(t["channel"])
+        index = np.ascontiguousarray(t["index"])
+        ids = np.zeros(0, np.uint32) if self.ids is None else self.ids
+        self.hash_size = 64
+        while self.hash_size < 4 * <uint64_t> len(t):
+            self.hash_size *= 2
+        self.hash = <uint32_t*> malloc(self.hash_size * sizeof(uint32_t))
+        if self.hash == NULL:
+            raise MemoryError()
+        memset(self.hash, 0xFF, self.hash_size * sizeof(uint32_t))
+        for i in range(len(t)):
+            if rank_of[src[i]] < 0 and rank_of[dst[i]] < 0:
+                raise InputError(f"connection {i}: neither rank {src[i]} nor {dst[i]} is here")
+            if self.find(communicator[i], channel[i], src[i], dst[i], index[i]) != NONE32:
+                raise InputError(
+                    f"connections {self.found} and {i} are the same: rank {src[i]} to {dst[i]}, "
+                    f"communicator {communicator[i]}, channel {channel[i]}, index {index[i]}"
+                )
+            self.add_conn(
+                <int32_t> ids[i], communicator[i], channel[i], src[i], dst[i], index[i]
+            )
+        return 0
+
+    cdef uint64_t place(
+        self, int32_t communicator, uint32_t channel, int32_t src, int32_t dst, uint32_t index
+    ) noexcept:
+        """Where a key is, or would go, in the hash."""
+        cdef uint64_t at = (<uint64_t> <uint32_t> communicator << 32) ^ (channel << 8) ^ index
         cdef Conn* c
-        e.n_conns = len(rows)
-        e.conns = <Conn*> self.alloc(e.n_conns * sizeof(Conn))
-        e.retry = <uint32_t*> self.alloc(e.n_conns * sizeof(uint32_t))
-        cap = 1
+        at = (at ^ (at >> 29)) * <uint64_t> 0xBF58476D1CE4E5B9
+        at += (<uint64_t> <uint32_t> src << 32) | <uint32_t> dst
+        at = (at ^ (at >> 30)) * <uint64_t> 0x94D049BB133111EB
+        at ^= at >> 31
+        while True:
+            at &= self.hash_size - 1
+            if self.hash[at] == NONE32:
+                return at
+            c = &self.e.conns[self.hash[at]]
+            if (
+                c.src == src and c.dst == dst and c.communicator == communicator
+                and c.channel == channel and c.index == index
+            ):
+                return at
+            at += 1
+
+    cdef uint32_t find(
+        self, int32_t communicator, uint32_t channel, int32_t src, int32_t dst, uint32_t index
+    ) noexcept:
+        self.found = self.hash[self.place(communicator, channel, src, dst, index)]
+        return self.found
+
+    cdef uint32_t add_conn(
+        self, int32_t ident, int32_t communicator, uint32_t channel, int32_t src, int32_t dst,
+        uint32_t index,
+    ) except? 0xFFFFFFFF:
+        cdef Core* e = self.e
+        cdef Conn* c
+        cdef void* grown
+        cdef uint32_t i
+        if e.n_conns == self.conns_cap:
+            self.conns_cap = 2 * self.conns_cap + 64
+            grown = realloc(e.conns, self.conns_cap * sizeof(Conn))
+            if grown == NULL:
+                raise MemoryError()
+            e.conns = <Conn*> grown
+        c = &e.conns[e.n_conns]
+        memset(c, 0, sizeof(Conn))
+        c.id = ident
+        c.communicator = communicator
+        c.channel = <uint16_t> channel
+        c.src = src
+        c.dst = dst
+        c.index = <uint8_t> index
+        c.r_next = NONE32
+        c.cls = NONE32
+        c.last_ns = -1
+        e.n_conns += 1
+        if 2 * <uint64_t> e.n_conns > self.hash_size:
+            self.hash_size *= 2
+            grown = realloc(self.hash, self.hash_size * sizeof(uint32_t))
+            if grown == NULL:
+                raise MemoryError()
+            self.hash = <uint32_t*> grown
+            memset(self.hash, 0xFF, self.hash_size * sizeof(uint32_t))
+            for i in range(e.n_conns - 1):
+                c = &e.conns[i]
+                self.hash[self.place(c.communicator, c.channel, c.src, c.dst, c.index)] = i
+        self.hash[self.place(communicator, channel, src, dst, index)] = e.n_conns - 1
+        return e.n_conns - 1
+
+    cdef int bind(self, BindT* b, uint32_t rank_index) except -1:
+        """Finds the connection of each slot of a program on a rank; makes local ones."""
+        cdef Core* e = self.e
+        cdef ProgramT* p = &e.programs[b.program]
+        cdef RankS* r = &e.ranks[rank_index]
+        cdef const int32_t[::1] members = self.members[b.communicator]
+        cdef const int32_t[::1] rank_of = self.rank_of
+        cdef uint32_t slot, row
+        cdef int32_t src, dst, other, here
+        cdef SlotT* k
+        cdef uint32_t n = len(members)
+        where = f"rank {r.rank}, program {b.program} on communicator {b.communicator}"
+        if r.rank not in self.members[b.communicator]:
+            raise ScheduleError(f"{where}: the rank is not in the communicator")
+        b.conns = <uint32_t*> self.alloc(p.n_slots * sizeof(uint32_t))
+        for slot in range(p.n_slots):
+            k = &p.slots[slot]
+            if k.peer < 0 or <uint32_t> k.peer >= n:
+                raise ScheduleError(f"{where}: peer {k.peer} of {n}")
+            other = members[k.peer]
+            src = other if k.receives else r.rank
+            dst = r.rank if k.receives else other
+            row = self.find(b.communicator, k.channel, src, dst, k.index)
+            if row == NONE32:
+                here = rank_of[other]
+                if here < 0 or e.ranks[here].host != r.host:
+                    raise ScheduleError(
+                        f"{where}: no connection from rank {src} to rank {dst} on channel "
+                        f"{k.channel}, index {k.index}"
+                    )
+                row = self.add_conn(-1, b.communicator, k.channel, src, dst, k.index)
+            b.conns[slot] = row
+        return 0
+
+    cdef int make_rings(self, uint32_t window) except -1:
+        """FIFO rings of all connections, in two pieces of memory that are touched as they are used."""
+        cdef Core* e = self.e
+        cdef uint32_t i
+        cdef uint64_t cap = 1
+        cdef Conn* c
+        cdef SentM* sent
+        cdef RecvM* recv
+        cdef const int32_t[::1] rank_of = self.rank_of
+        cdef const uint32_t[::1] ids
+        cdef uint64_t n_sent = 0
+        cdef uint64_t n_recv = 0
         while cap < window:
             cap *= 2
         for i in range(e.n_conns):
             c = &e.conns[i]
-            c.id, c.communicator, c.channel, c.src, c.dst, c.index = rows[i]
-            c.sent_here = c.src in self.rank_index
-            c.recv_here = c.dst in self.rank_index
-            c.mask = cap - 1
-            c.r_next = NONE32
-            c.cls = NONE32
-            c.last_ns = -1
-            if c.sent_here:
-                c.sent = <SentM*> self.alloc(cap * sizeof(SentM))
-            if c.recv_here:
-                c.recv = <RecvM*> self.alloc(cap * sizeof(RecvM))
+            c.mask = <uint32_t> (cap - 1)
+            c.sent_here = rank_of[c.src] >= 0
+            c.recv_here = rank_of[c.dst] >= 0
+            n_sent += c.sent_here
+            n_recv += c.recv_here
             if c.id < 0:
                 c.kind = LOCAL
             elif e.virtual_clock:
@@ -178,12 +282,24 @@ cdef class Engine(_Setup):
                 c.kind = TRANSPORT
                 if e.net == NULL:
                     raise InputError(f"connection {c.id} needs a transport and none is set")
-        if self.table is not None and len(self.table):
+        sent = <SentM*> self.alloc(n_sent * cap * sizeof(SentM))
+        recv = <RecvM*> self.alloc(n_recv * cap * sizeof(RecvM))
+        for i in range(e.n_conns):
+            c = &e.conns[i]
+            if c.sent_here:
+                c.sent = sent
+                sent += cap
+            if c.recv_here:
+                c.recv = recv
+                recv += cap
+        e.retry = <uint32_t*> self.alloc(e.n_conns * sizeof(uint32_t))
+        if self.ids is not None and len(self.ids):
+            ids = self.ids
             e.n_ids = int(self.ids.max()) + 1
             e.conn_of_id = <uint32_t*> self.alloc(e.n_ids * sizeof(uint32_t))
             memset(e.conn_of_id, 0xFF, e.n_ids * sizeof(uint32_t))
-            for i in range(len(self.table)):
-                e.conn_of_id[<uint32_t> self.ids[i]] = i
+            for i in range(len(self.ids)):
+                e.conn_of_id[ids[i]] = i
         return 0
 
     cdef int make_network(self) except -1:
@@ -199,40 +315,37 @@ cdef class Engine(_Setup):
         e.links = <LinkS*> self.alloc(e.n_links * sizeof(LinkS))
         for i in range(e.n_links):
             e.links[i].rate = rate[i]
-        numbers = {}
-        members = []
-        cdef const int32_t[::1] links = path
+        which, paths, counts = path_classes(ptr, path)
+        cdef const int64_t[::1] of_row = which
         for i in range(len(self.table)):
-            part = path[ptr[i]:ptr[i + 1]]
-            key = part.tobytes()
-            number = numbers.get(key)
-            if number is None:
-                number = len(members)
-                numbers[key] = number
-                members.append([part, 0])
-                if len(np.unique(part)) != len(part):
-                    raise InputError(f"connection row {i}: its path uses a link twice")
-            members[number][1] += 1
-            e.conns[i].cls = number
-        e.n_classes = len(members)
+            e.conns[i].cls = <uint32_t> of_row[i]
+        e.n_classes = len(paths)
         e.classes = <ClassS*> self.alloc(e.n_classes * sizeof(ClassS))
+        total = sum(len(part) for part in paths)
+        cdef int32_t* links = <int32_t*> self.alloc((<uint64_t> total) * sizeof(int32_t))
+        cdef uint32_t* spots = <uint32_t*> self.alloc((<uint64_t> total) * sizeof(uint32_t))
+        cdef Flow* flows = <Flow*> self.alloc(len(self.table) * sizeof(Flow))
         use = np.zeros(e.n_links, dtype=np.int64)
         for i in range(e.n_classes):
-            part, count = members[i]
+            part = paths[i]
             k = &e.classes[i]
             k.n_links = len(part)
-            k.links = <int32_t*> self.alloc(k.n_links * sizeof(int32_t))
-            k.link_pos = <uint32_t*> self.alloc(k.n_links * sizeof(uint32_t))
-            k.flows = <Flow*> self.alloc((<uint32_t> count) * sizeof(Flow))
+            k.links = links
+            k.link_pos = spots
+            k.flows = flows
+            links += k.n_links
+            spots += k.n_links
+            flows += <int64_t> counts[i]
             k.bottleneck = -1
             k.heap_pos = NONE32
+            k.latency = 0
             for j in range(k.n_links):
                 k.links[j] = part[j]
-            use[part] += 1
-            k.latency = int(latency[part].sum())
+                k.latency += <int64_t> latency[part[j]]
+                use[part[j]] += 1
             k.cts_latency = k.latency if cts_latency < 0 else cts_latency
         for i in range(e.n_links):
-            e.links[i].classes = <uint32_t*> self.alloc((<uint32_t> use[i]) * sizeof(uint32_t))
+            e.links[i].classes = <uint32_t*> self.alloc((<uint64_t> use[i]) * sizeof(uint32_t))
         e.class_heap = <uint32_t*> self.alloc(e.n_classes * sizeof(uint32_t))
         e.dirty = <uint32_t*> self.alloc(e.n_links * sizeof(uint32_t))
         e.set_a = <uint32_t*> self.alloc(e.n_links * sizeof(uint32_t))
@@ -520,3 +633,25 @@ cdef class Engine(_Setup):
             failures=self.failures(), failures_more=e.failures_more, last=last, waiting=waiting,
             failed_links=failed_links, here=set(self.rank_index), node_name=node_name,
         )
+
+
+def path_classes(indptr, path):
+    """Connections by path: (class of each row, links of each class, rows of each class)."""
+    lengths = np.diff(indptr)
+    which = np.empty(len(lengths), dtype=np.int64)
+    paths = []
+    counts = []
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        table = path[indptr[rows][:, None] + np.arange(length)]
+        ordered = np.sort(table, axis=1)
+        if (ordered[:, 1:] == ordered[:, :-1]).any():
+            bad = int(rows[np.argmax((ordered[:, 1:] == ordered[:, :-1]).any(axis=1))])
+            raise InputError(f"connection row {bad}: its path uses a link twice")
+        unique, inverse, count = np.unique(
+            table, axis=0, return_inverse=True, return_counts=True
+        )
+        which[rows] = inverse.reshape(-1) + len(paths)
+        paths.extend(unique.tolist())
+        counts.extend(count.tolist())
+    return which, paths, counts
