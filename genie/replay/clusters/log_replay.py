@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ class LogCluster(Cluster):
         found = self._children.get(key)
         if found is None:
             merged = LogEnv(tuple(nccl.version), {**self._logged.facts.env, **nccl.env})
-            settings = Settings.of(merged)  # type: ignore[arg-type]
+            settings = Settings.of(merged)
             found = self if settings == self.settings else self._under(settings)
             self._children[key] = found
         return found
@@ -116,8 +116,8 @@ class LogCluster(Cluster):
     def channels(self) -> tuple[Channel, ...]:
         """The log's channels."""
         logged, counts = self._logged, self._counts
-        rings = {c: Ring(lambda c=c: logged.rings[c]) for c in logged.rings}  # type: ignore[misc]
-        trees = {c: Tree(lambda c=c: logged.trees[c]) for c in logged.trees}  # type: ignore[misc]
+        rings = {c: Ring(partial(logged.rings.__getitem__, c)) for c in logged.rings}
+        trees = {c: Tree(partial(logged.trees.__getitem__, c)) for c in logged.trees}
         out = []
         for index in range(counts.total):
             c = index % counts.kept

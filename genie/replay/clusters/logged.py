@@ -115,7 +115,7 @@ def log_cluster(
     heads = _heads(facts, layout, where)
     if facts.version is None:
         facts.notes.append("the log does not name the NCCL release: 2.30.7's rules are used")
-    settings = Settings.of(LogEnv(facts.version or Settings().version, facts.env))  # type: ignore[arg-type]
+    settings = Settings.of(LogEnv(facts.version or Settings().version, facts.env))
     source, named = _source(facts, layout, Known(facts, rings, trees), where, extra)
     others = sorted(set(facts.env) - _APPLIED)
     if others:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from genie.errors import InputError
 from genie.replay.clusters.log_views import COMM, RANKS, choose, lines, split
@@ -38,6 +39,8 @@ _PATTERN = re.compile(
 )
 _ORDER = re.compile(r"^\s*(\d+) :((?:\s+(?:NET|GPU)/\S+)+)\s*$")
 _LINE_BYTES = 1000  # NCCL cuts a line at 1 KiB: what stands last there may be cut too
+
+Row = TypeVar("Row")
 
 
 @dataclass
@@ -310,14 +313,7 @@ def _tree(text: str) -> tuple[int, tuple[int, tuple[int, ...]]] | None:
     return int(middle), (int(up), children)
 
 
-def _put(
-    table: dict[int, tuple[int, tuple[int, ...]]] | dict[int, tuple[int, int]],
-    rank: int,
-    row: tuple[int, tuple[int, ...]] | tuple[int, int],
-    what: str,
-    channel: int,
-    where: str,
-) -> None:
+def _put(table: dict[int, Row], rank: int, row: Row, what: str, channel: int, where: str) -> None:
     known = table.get(rank)
     if known is not None and known != row:
         raise InputError(
@@ -325,7 +321,7 @@ def _put(
             "communicators or jobs in one log",
             rank=rank,
         )
-    table[rank] = row  # type: ignore[assignment]
+    table[rank] = row
 
 
 def _check(facts: LogFacts, where: str) -> None:

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from genie.errors import InputError
 
-if TYPE_CHECKING:
-    from genie.replay.nccl.env import Nccl
+__all__ = ["DEFAULT_VERSION", "Environment", "Settings", "refuse_search_settings"]
 
-__all__ = ["DEFAULT_VERSION", "Settings", "refuse_search_settings"]
+
+class Environment(Protocol):
+    """As much of `genie.Nccl` as is read here."""
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """NCCL release."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables that are set."""
+
+    def get_int(self, name: str, default: int) -> int:
+        """Return a numeric variable, `default` where unset."""
+
 
 DEFAULT_VERSION = (2, 30, 7)
 
@@ -112,7 +125,7 @@ class Settings:
     nics_per_gpu: int = 0
 
     @classmethod
-    def of(cls, nccl: Nccl) -> Settings:
+    def of(cls, nccl: Environment) -> Settings:
         """Return the settings of an `Nccl`.
 
         Raises:
@@ -125,11 +138,11 @@ class Settings:
             if version < _SINCE.get(name, (0,)):
                 return default
             value = nccl.get_int(name, default)
-            if value is None or value == -2:  # NCCL's own "not set"
+            if value == -2:  # NCCL's own "not set"
                 return default
             if value < least:
                 raise InputError(f"{name}={value}: must be at least {least}", name=name)
-            return int(value)
+            return value
 
         def either(name: str, older: str, default: int) -> int:
             return number(name, number(older, default))
@@ -163,7 +176,7 @@ class Settings:
         )
 
 
-def _netdevs_policy(nccl: Nccl, version: tuple[int, ...]) -> int:
+def _netdevs_policy(nccl: Environment, version: tuple[int, ...]) -> int:
     name = "NCCL_NETDEVS_POLICY"
     text = (nccl.env.get(name) or "AUTO").strip().upper()
     if version < _SINCE[name] or text == "AUTO":
@@ -177,7 +190,7 @@ def _netdevs_policy(nccl: Nccl, version: tuple[int, ...]) -> int:
 
 
 def refuse_search_settings(
-    nccl: Nccl, cross_nic: int, nics_per_host: int, ranks_per_host: int
+    nccl: Environment, cross_nic: int, nics_per_host: int, ranks_per_host: int
 ) -> None:
     """Refuse variables under which NCCL's search would find something else.
 
