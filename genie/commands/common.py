@@ -117,8 +117,8 @@ def parse_nccl(args: argparse.Namespace) -> Nccl:
             raise InputError(f"--env {text!r}: expected NAME=VALUE")
         env[name] = value
     nccl = Nccl(version=args.nccl_version, env=env, choices=args.choices)
-    for name in nccl.unknown:
-        warn(f"{name} is not a setting GENIE knows; it changes nothing here")
+    for note in nccl.notes:
+        warn(note)
     return nccl
 
 
