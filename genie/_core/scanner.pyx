@@ -781,7 +781,7 @@ cdef inline bint named(Attr *a, const char *text, size_t length) noexcept nogil:
 
 cdef int32_t group_of(State *s, uint64_t at, uint32_t length) noexcept nogil:
     # Number of a group: text at an offset of the file, or (length NOWHERE) the integer `at`.
-    cdef uint64_t hashed, k, slot
+    cdef uint64_t k, slot
     cdef uint32_t found
     cdef size_t size
     cdef uint32_t *table

@@ -9,6 +9,7 @@ from genie.errors import TraceError
 from genie.trace import match
 from genie.trace.kinds import Coll, Kind
 from genie.trace.model import Order, RankTrace, Trace
+from genie.trace.notes import where_is
 from genie.trace.order import cycle_error
 
 Found = list[tuple[Order, TraceError]]
@@ -41,11 +42,6 @@ def find_problems(trace: Trace) -> list[TraceError]:
     return [problem for _, problem in found]
 
 
-def at(rank: RankTrace) -> str:
-    """Return how a message names a rank and its file."""
-    return f"rank {rank.rank} ({rank.path})"
-
-
 def _gaps(trace: Trace) -> Found:
     missing = [rank.rank for rank in trace.ranks if rank.missing]
     if not missing:
@@ -70,7 +66,7 @@ def _listed(
         return []
     named = ", ".join(rank.describe(i) for i in nodes[:_MOST_NAMED].tolist())
     more = f" and {len(nodes) - _MOST_NAMED} more" if len(nodes) > _MOST_NAMED else ""
-    text = f"{at(rank)}: {what}: {named}{more}"
+    text = f"{where_is(rank)}: {what}: {named}{more}"
     ids = rank.id[nodes].tolist()
     error = TraceError(text, path=rank.path, rank=rank.rank, node=ids[0], nodes=ids)
     return [(order, error)]
@@ -84,9 +80,7 @@ def _missing(rank: RankTrace) -> Found:
     no_size = collective & (rank.nbytes < 0) & (rank.coll != Coll.BARRIER)
     either = np.flatnonzero
     found = _listed(rank, either(kind == Kind.INVALID), "nodes without a node type")
-    found += _listed(
-        rank, either(no_type & no_size), "collectives without comm_type and comm_size"
-    )
+    found += _listed(rank, either(no_type & no_size), "collectives without comm_type and comm_size")
     found += _listed(rank, either(no_type & ~no_size), "collectives without comm_type")
     found += _listed(rank, either(~no_type & no_size), "collectives without comm_size")
     found += _listed(rank, either(sends & (rank.peer < 0)), "sends without comm_dst")
@@ -105,7 +99,7 @@ def _values(trace: Trace, rank: RankTrace) -> Found:
     transfers = (rank.kind == Kind.COMM_SEND) | (rank.kind == Kind.COMM_RECV)
     for i in np.flatnonzero(transfers & (rank.peer >= trace.world_size)).tolist()[:_MOST_NAMED]:
         text = (
-            f"{at(rank)}: {rank.describe(i)} has the peer {int(rank.peer[i])}, but there are "
+            f"{where_is(rank)}: {rank.describe(i)} has the peer {int(rank.peer[i])}, but there are "
             f"{trace.world_size} ranks"
         )
         found.append((Order.VALUES, _error(rank, i, text)))
@@ -120,7 +114,7 @@ def _roots(trace: Trace, rank: RankTrace) -> Found:
         root = int(rank.root[i])
         if members is not None and root >= len(members):
             text = (
-                f"{at(rank)}: {rank.describe(i)} has the root {root}, but its group has "
+                f"{where_is(rank)}: {rank.describe(i)} has the root {root}, but its group has "
                 f"{len(members)} ranks"
             )
             found.append((Order.VALUES, _error(rank, i, text)))
@@ -132,7 +126,7 @@ def _splits(trace: Trace, rank: RankTrace) -> Found:
     for i in np.flatnonzero(rank.splits >= 0).tolist():
         members = trace.members(int(rank.group[i]))
         sent, received = rank.split_lists[int(rank.splits[i])]
-        where = f"{at(rank)}: {rank.describe(i)}"
+        where = f"{where_is(rank)}: {rank.describe(i)}"
         if rank.coll[i] != Coll.ALL_TO_ALL:
             text = f"{where} has splits, which only an all_to_all can have"
         elif members is not None and not len(sent) == len(received) == len(members):

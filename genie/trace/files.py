@@ -92,9 +92,7 @@ class Source:
         with open(self.path, "rb") as file:
             status = os.fstat(file.fileno())
             if (status.st_size, status.st_mtime_ns) != self._identity:
-                raise TraceError(
-                    f"{self.path}: changed since it was loaded", path=str(self.path)
-                )
+                raise TraceError(f"{self.path}: changed since it was loaded", path=str(self.path))
             if status.st_size == 0:
                 yield b""
                 return

@@ -24,9 +24,11 @@ class _Pairs(dict[str, Any]):
     def __init__(self, pairs: list[tuple[str, Any]]) -> None:
         super().__init__(pairs)
         names = [name for name, _ in pairs]
-        self.twice = sorted({name for name in names if names.count(name) > 1}) if len(
-            self
-        ) < len(pairs) else []
+        self.twice = (
+            sorted({name for name in names if names.count(name) > 1})
+            if len(self) < len(pairs)
+            else []
+        )
 
 
 def _read(path: Path) -> Any:
@@ -37,7 +39,7 @@ def _read(path: Path) -> Any:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
-        if not data.lstrip()[:1] == b"{":
+        if data.lstrip()[:1] != b"{":
             return None
         return json.loads(data, object_pairs_hook=_Pairs)
     except (OSError, ValueError, EOFError, RecursionError):
@@ -55,9 +57,7 @@ def _maps_groups(document: object) -> bool:
         and bool(document)
         and all(isinstance(ranks, list) for ranks in document.values())
         and any(_is_rank(rank) for ranks in document.values() for rank in ranks)
-        and not any(
-            isinstance(rank, dict | list) for ranks in document.values() for rank in ranks
-        )
+        and not any(isinstance(rank, dict | list) for ranks in document.values() for rank in ranks)
     )
 
 

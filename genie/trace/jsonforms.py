@@ -93,9 +93,7 @@ def load(chosen: FileSet, sources: dict[int, Source]) -> Trace:
             f"{chosen.folder}: files of one set differ in form: {', '.join(forms)}",
             path=str(chosen.folder),
         )
-    trace = Trace(
-        ranks, path=str(chosen.folder), version=forms[0], groups={}, group_names=known
-    )
+    trace = Trace(ranks, path=str(chosen.folder), version=forms[0], groups={}, group_names=known)
     trace.warnings += warnings
     return trace
 
@@ -153,9 +151,7 @@ def _documents(raw: bytes) -> list[tuple[int, _Document]]:
             document, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError) as error:
             kind = "cut short" if not text[at:].strip().endswith(("}", "]")) else "broken"
-            raise _Refused(
-                f"JSON {kind} after {len(found)} whole objects: {error}"
-            ) from None
+            raise _Refused(f"JSON {kind} after {len(found)} whole objects: {error}") from None
         found.append((at, document))
         at = end
     if not found:
@@ -208,11 +204,7 @@ def _feeder(entry: dict[str, Any], place: str) -> Row:
     kind = keys.get("nodetype", 0)
     if isinstance(kind, bool) or not isinstance(kind, int):
         raise ValueError(f"NodeType {kind!r} is no number")
-    attrs = {
-        name: keys[key]
-        for key, name in _FEEDER_ATTRS.items()
-        if keys.get(key) is not None
-    }
+    attrs = {name: keys[key] for key, name in _FEEDER_ATTRS.items() if keys.get(key) is not None}
     parents = _ids(keys.get("datadeps")) + _ids(keys.get("ctrldeps"))
     return Row(
         _id(keys["id"]),

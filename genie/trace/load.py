@@ -15,16 +15,11 @@ from genie.trace import groups as groups_
 from genie.trace import jsonforms, version, wire
 from genie.trace.files import MOST_RANKS_MISSING, FileSet, Source, find
 from genie.trace.kinds import Kind, dtype_bytes
-from genie.trace.model import Order, RankTrace, Splits, Trace
+from genie.trace.model import Order, RankTrace, Trace
+from genie.trace.notes import read_notes, where_is
 from genie.trace.records import WireRecords
 
 _STG = "symbolic_tensor_network"
-_MOST_LISTED = 20
-_STATUS = {
-    scanner.STATUS_FRACTION: "is no whole number",
-    scanner.STATUS_RANGE: "is negative or too large",
-    scanner.STATUS_TEXT: "is no number",
-}
 
 
 def load(
@@ -58,8 +53,8 @@ def load(
     chosen = find(path)
     _refuse_sparse(chosen)
     sources = {rank: Source(file) for rank, file in chosen.files.items()}
-    trace = jsonforms.load(chosen, sources) if _is_json(sources) else _load_wire(
-        chosen, sources, names
+    trace = (
+        jsonforms.load(chosen, sources) if _is_json(sources) else _load_wire(chosen, sources, names)
     )
     trace.path = str(path)
     trace.undefined_group = undefined_group
@@ -136,7 +131,7 @@ def _read_rank(
     if found == scanner.V4 and (unknown := version.known_version(metadata)) is not None:
         text = f"{path}: version {unknown!r} is not known (known: 0.0.4, 1.0.x)"
         made.problems.append((Order.FILE, TraceError(text, path=path, rank=rank)))
-    _read_notes(made, read)
+    read_notes(made, read)
     if read.repeated:
         made.ignored["repeated dependencies"] = read.repeated
     for number, count in read.unknown.items():
@@ -164,130 +159,6 @@ def _name_groups(
     numbers = [known.setdefault(text, len(known)) for text in texts]
     table = np.array([*numbers, -1], np.int32)
     columns["group"] = table[columns["group"]]
-
-
-def _read_notes(made: RankTrace, read: scanner.Scan) -> None:
-    if read.error:
-        made.problems.append((Order.FILE, _frame_error(made, read)))
-    notes = read.notes
-    nodes, codes, values = notes["f1"], notes["f2"], notes["f0"]
-    _read_splits(made, nodes, codes)
-    skip = {scanner.NOTE_IN_SPLITS, scanner.NOTE_OUT_SPLITS}
-    for code in np.unique(codes):
-        if code in skip:
-            continue
-        here = np.flatnonzero(codes == code)
-        if code == scanner.NOTE_DANGLING:
-            made.dangling = np.unique(nodes[here]).astype(np.int64)
-        elif code not in {scanner.NOTE_DUPLICATE, scanner.NOTE_TWO_IDS}:
-            made.noted.update(nodes[here].tolist())
-        for k in here[:_MOST_LISTED]:
-            problem = _problem(made, read, int(code), int(nodes[k]), int(values[k]))
-            made.problems.append((_RANKING[int(code)], problem))
-        if len(here) > _MOST_LISTED:
-            more = _WHAT[int(code)].format(f"{len(here) - _MOST_LISTED} more")
-            problem = TraceError(f"{_at(made)}: {more}", path=made.path, rank=made.rank)
-            made.problems.append((_RANKING[int(code)], problem))
-
-
-_RANKING = {
-    scanner.NOTE_CORRUPT: Order.FILE,
-    scanner.NOTE_DUPLICATE: Order.IDS,
-    scanner.NOTE_TWO_IDS: Order.IDS,
-    scanner.NOTE_DANGLING: Order.DANGLING,
-    scanner.NOTE_KIND: Order.VALUES,
-    scanner.NOTE_COLL: Order.VALUES,
-    scanner.NOTE_VALUE: Order.VALUES,
-}
-_WHAT = {
-    scanner.NOTE_DANGLING: "{} dependencies on missing nodes",
-    scanner.NOTE_DUPLICATE: "{} duplicate node ids",
-    scanner.NOTE_KIND: "{} unknown node types",
-    scanner.NOTE_COLL: "{} unknown collectives",
-    scanner.NOTE_VALUE: "{} unusable attributes",
-    scanner.NOTE_CORRUPT: "{} records that are no nodes",
-    scanner.NOTE_TWO_IDS: "{} nodes with two ids",
-}
-
-
-def _at(made: RankTrace) -> str:
-    return f"rank {made.rank} ({made.path})"
-
-
-def _frame_error(made: RankTrace, read: scanner.Scan) -> TraceError:
-    kind, at, want = read.error  # type: ignore[misc]
-    where = f"{_at(made)}: truncated after {made.n} nodes: the record at byte {at}"
-    if kind == scanner.FRAME_LENGTH_CUT:
-        text = f"{where} ends within its length"
-    elif kind == scanner.FRAME_RECORD_CUT:
-        text = f"{where} should have {want} bytes and the file ends before"
-    elif kind == scanner.FRAME_TOO_LONG:
-        text = f"{_at(made)}: the record at byte {at} has an impossible length ({made.n} nodes read)"
-    else:
-        text = f"{_at(made)}: more than {made.n} nodes"
-    return TraceError(text, path=made.path, rank=made.rank, offset=at)
-
-
-def _problem(
-    made: RankTrace, read: scanner.Scan, code: int, node: int, value: int
-) -> TraceError:
-    offset = int(read.offset[node])
-    number = int(made.id[node])
-    fields: dict[str, Any] = {"path": made.path, "rank": made.rank, "node": number}
-    where = f"{_at(made)}: node {number}"
-    if code == scanner.NOTE_CORRUPT:
-        fault = scanner.FAULTS.get(value & 255, "not readable")
-        text = f"{where} (record at byte {offset}) is no node: {fault} at byte {value >> 8}"
-        return TraceError(text, offset=offset, **fields)
-    where = f"{where} ({made.name(node)})"
-    if code == scanner.NOTE_DANGLING:
-        text = f"{where} depends on node {value}, which the file does not have"
-    elif code == scanner.NOTE_DUPLICATE:
-        first = int(read.offset[value])
-        text = f"{where}: two nodes have this id, at byte {first} and at byte {offset}"
-        fields["offsets"] = (first, offset)
-    elif code == scanner.NOTE_KIND:
-        text = f"{where} has node type {value}, which {made.version} does not have"
-    elif code == scanner.NOTE_COLL:
-        text = f"{where} has comm_type {value}, which {made.version} does not have"
-    elif code == scanner.NOTE_TWO_IDS:
-        text = f"{where} also has the id {value}"
-    else:
-        name = scanner.ATTRIBUTES[value >> 8]
-        told = made.attrs(node).get(name)
-        shown = "" if told is None else f" {_short(told)}"
-        text = f"{where}: {name}{shown} {_STATUS[value & 255]}"
-    return TraceError(text, **fields)
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _read_splits(
-    made: RankTrace, nodes: npt.NDArray[np.uint32], codes: npt.NDArray[np.uint32]
-) -> None:
-    wanted = (codes == scanner.NOTE_IN_SPLITS) | (codes == scanner.NOTE_OUT_SPLITS)
-    for node in np.unique(nodes[wanted]).tolist():
-        attrs = made.attrs(node)
-        pair: list[npt.NDArray[np.int64]] = []
-        for name in ("comm_in_splits", "comm_out_splits"):
-            values = attrs.get(name)
-            whole = isinstance(values, list) and all(
-                isinstance(v, int) and 0 <= v < 1 << 63 for v in values
-            )
-            if not whole:
-                text = f"{_at(made)}: {made.describe(node)}: {name} {_short(values)} is no list of sizes"
-                number = int(made.id[node])
-                problem = TraceError(text, path=made.path, rank=made.rank, node=number)
-                made.problems.append((Order.VALUES, problem))
-                break
-            pair.append(np.array(values, np.int64))
-        if len(pair) == 2:
-            made.splits[node] = len(made.split_lists)
-            splits: Splits = (pair[0], pair[1])
-            made.split_lists.append(splits)
 
 
 def _define_groups(
@@ -329,10 +200,10 @@ def _groups_of_node(trace: Trace, rank: RankTrace, node: int, told: groups_.Grou
         named = groups_.from_metadata(text)
     except ValueError as error:
         trace.warnings.append(
-            f"{_at(rank)}: {rank.describe(node)} defines no groups that can be read: {error}"
+            f"{where_is(rank)}: {rank.describe(node)} defines no groups that can be read: {error}"
         )
         return
-    where = f"{_at(rank)}: {rank.describe(node)}"
+    where = f"{where_is(rank)}: {rank.describe(node)}"
     for clash in groups_.merge(told, named.items(), where):
         trace.load_problems.append(TraceError(clash, path=rank.path, rank=rank.rank))
 
@@ -357,11 +228,9 @@ def _scale(trace: Trace, elements: str | None, unit: int | None) -> None:
         for column in (rank.nbytes, rank.tensor_size):
             known = column >= 0
             if known.any() and int(column[known].max()) > (1 << 63) // unit - 1:
-                text = f"{_at(rank)}: a size does not fit into 64 bits as {elements}"
+                text = f"{where_is(rank)}: a size does not fit into 64 bits as {elements}"
                 problem = TraceError(text, path=rank.path, rank=rank.rank)
                 rank.problems.append((Order.VALUES, problem))
                 column[known] = 0
             column[known] *= unit
-        for sent, received in rank.split_lists:
-            sent *= unit
-            received *= unit
+        rank.split_lists = [(sent * unit, received * unit) for sent, received in rank.split_lists]

@@ -135,7 +135,11 @@ def _difference(
         f"{told[0]}, {told[1]} ({counts}){more}"
     )
     return TraceError(
-        text, path=trace.path, rank=other[0].rank, node=nodes[-1], ranks=[one[0].rank, other[0].rank]
+        text,
+        path=trace.path,
+        rank=other[0].rank,
+        node=nodes[-1],
+        ranks=[one[0].rank, other[0].rank],
     )
 
 

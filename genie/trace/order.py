@@ -66,4 +66,5 @@ def reachable(rank: RankTrace) -> npt.NDArray[np.bool_]:
     behind = graph.finish_times(rank.dep_indptr, rank.deps, rank.order, blocked)
     runs = np.zeros(rank.n, np.bool_)
     runs[rank.order] = True
-    return runs & (behind == 0)
+    runs &= behind == 0
+    return runs

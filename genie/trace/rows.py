@@ -95,9 +95,7 @@ class _Reader:
         if count > _MOST_LISTED:
             return
         where = f"rank {self.rank} ({self.path}): node {row.id} ({row.name})"
-        error = TraceError(
-            f"{where}{text}", path=self.path, rank=self.rank, node=row.id, **fields
-        )
+        error = TraceError(f"{where}{text}", path=self.path, rank=self.rank, node=row.id, **fields)
         self.problems.append((order, error))
 
     def close(self) -> None:

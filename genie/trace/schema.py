@@ -64,12 +64,10 @@ def _field(message: Any, name: str, number: int, kind: str, repeated: bool = Fal
 
 def file_descriptor() -> descriptor_pb2.FileDescriptorProto:
     """Return the description of the whole schema, as protoc would give it for chakra.proto."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="chakra.proto", package=PACKAGE, syntax="proto3"
-    )
+    file = descriptor_pb2.FileDescriptorProto(name="chakra.proto", package=PACKAGE, syntax="proto3")
     for arm in ARMS:
-        twin = file.message_type.add(name=f"{arm.capitalize()}List")
-        _field(twin, "values", 1, arm, repeated=True)
+        values = file.message_type.add(name=f"{arm.capitalize()}List")
+        _field(values, "values", 1, arm, repeated=True)
     attribute = file.message_type.add(name="AttributeProto")
     _field(attribute, "name", 1, "string")
     _field(attribute, "doc_string", 2, "string")

@@ -122,14 +122,14 @@ def _joint(sources: list[Source], masks: list[int]) -> int:
         if mask == V4_EXTENDED:
             # With other files that are v0.0.4, a file with more fields is v0.0.4 too.
             extended = True
-            mask = V4
-        if strict and not strict & mask:
+        fits = V4 if mask == V4_EXTENDED else mask
+        if strict and not strict & fits:
             raise TraceError(
                 f"files of one set differ in their wire version: {last} is {_names(strict)}, "
-                f"{source.path} is {_names(mask)}",
+                f"{source.path} is {_names(fits)}",
                 path=str(source.path),
             )
-        strict = mask if not strict else strict & mask
+        strict = fits if not strict else strict & fits
         last = source.path
     if extended and not any(mask & V4 for mask in masks):
         return V4_EXTENDED

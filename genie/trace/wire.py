@@ -181,9 +181,8 @@ def attribute_v3(data: bytes, version: int) -> tuple[str, Any]:
             found.append(value)
     # Types count singles first, then lists: 3 + 3 (v0.0.2), 4 + 4 or 5 + 5 (v0.0.3).
     if version == V2:
-        is_list = kind >= 3
-    else:
-        is_list = kind >= 5 or (kind == 4 and not isinstance(single, str))
+        return name, found if kind >= 3 else single
+    is_list = kind >= 5 or (kind == 4 and not isinstance(single, str))
     return name, found if is_list else single
 
 

@@ -129,8 +129,8 @@ class Builder:
         add("stream", "int64_val", stream)
         if duration_ns is not None and duration_ns % 1000:
             add("duration_ns", "int64_val", duration_ns)
-        for attr, value in (attrs or {}).items():
-            add(attr, _arm(attr, value), value)
+        for attr, given in (attrs or {}).items():
+            add(attr, _arm(attr, given), given)
         self._nodes.append(
             {
                 "id": number,

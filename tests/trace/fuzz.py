@@ -15,10 +15,11 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[k]) for k in (1, 2)]
 
+from trace import wirebytes as w  # noqa: E402
+
 from genie._core import scanner  # noqa: E402
 from genie.errors import TraceError  # noqa: E402
 from genie.trace import load  # noqa: E402
-from trace import wirebytes as w  # noqa: E402
 
 VERSIONS = (scanner.V1, scanner.V2, scanner.V3, scanner.V4)
 
@@ -32,9 +33,9 @@ def seeds() -> list[bytes]:
                          w.text_v2("pg_name", "a"), parents=(0, 1)) for k in range(4))),
         w.framed(*(w.old(k, "n", 7, w.int_v3("comm_type", 1), w.int_v3a("comm_size", 64),
                          w.text_v3("pg_name", "a"), parents=(0, 1)) for k in range(4))),
-        w.framed(w.HEAD_V4, *(w.coll_v4(k, data=tuple(range(k)), ctrl=(0, 0, 77)) for k in range(9))),
+        w.framed(w.HEAD_V4, *(w.coll_v4(k, data=tuple(range(k)), ctrl=(0, 77)) for k in range(9))),
         w.framed(w.HEAD_V4, *(w.v4(k << 40, "n" * k, 4, w.int_v4("tid", k),
-                                   w.attr("pg_name", w.text(29, "g%d" % k))) for k in range(5))),
+                                   w.attr("pg_name", w.text(29, f"g{k}"))) for k in range(5))),
         w.framed(w.HEAD_V4, w.v4(1, "m", 1, w.text(8, w.text(1, "x")), data=(2,) * 40)),
         b"",
         b'{"nodes": []}',

@@ -110,7 +110,9 @@ def read(data: bytes) -> tuple[dict[str, list[int]], list[list[int]], list[str],
             row["dtype"] = DTYPES.index(value) if value in DTYPES else -1
         for value in attrs.get("pg_name", []):
             if isinstance(value, str | bytes):
-                name = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+                name = (
+                    value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+                )
             elif (number := whole(value)) is not None and -(1 << 63) <= number <= INT64:
                 name = str(number)
             else:
@@ -126,7 +128,9 @@ def read(data: bytes) -> tuple[dict[str, list[int]], list[list[int]], list[str],
                 coll = between(attrs.get("comm_type", [None])[-1], 9)
                 row["coll"] = -1 if coll is None else coll
             else:
-                peer = between(attrs.get("comm_dst" if kind == 5 else "comm_src", [None])[-1], INT32)
+                peer = between(
+                    attrs.get("comm_dst" if kind == 5 else "comm_src", [None])[-1], INT32
+                )
                 row["peer"] = -1 if peer is None else peer
                 if size is None and row["tensor_size"] >= 0:
                     row["nbytes"] = row["tensor_size"]

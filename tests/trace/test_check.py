@@ -10,6 +10,7 @@ import pytest
 
 from genie.errors import DependencyCycleError, TraceError
 from genie.trace import Builder, Trace, load, write
+
 from trace import wirebytes as w  # isort: skip
 
 
@@ -176,7 +177,9 @@ def test_no_hint_is_needed(tmp_path: Path) -> None:
 
 def test_comm_type_of_sends_is_ignored(tmp_path: Path) -> None:
     # The MSCCL converter writes the node type there.
-    send = w.v4(1, "s", 5, w.int_v4("comm_type", 5), w.int_v4("comm_size", 8), w.int_v4("comm_dst", 1))
+    send = w.v4(
+        1, "s", 5, w.int_v4("comm_type", 5), w.int_v4("comm_size", 8), w.int_v4("comm_dst", 1)
+    )
     receive = w.v4(1, "r", 6, w.int_v4("comm_type", 6), w.int_v4("comm_size", 8),
                    w.int_v4("comm_src", 0))  # fmt: skip
     for rank, record in enumerate((send, receive)):
@@ -270,7 +273,9 @@ def pipeline(builder: Builder, rank: int, size: int = 4096, ranks: int = 4) -> N
     last: list[int] = []
     for k in range(8):
         if rank > 0:
-            last = [builder.node("COMM_RECV", f"r{k}", deps=last, peer=rank - 1, nbytes=4096, tag=k)]
+            last = [
+                builder.node("COMM_RECV", f"r{k}", deps=last, peer=rank - 1, nbytes=4096, tag=k)
+            ]
         last = [builder.node("COMP", f"c{k}", deps=last, duration_ns=1000)]
         if rank < ranks - 1:
             builder.node("COMM_SEND", f"s{k}", deps=last, peer=rank + 1, nbytes=size, tag=k)
@@ -310,14 +315,18 @@ def test_a_peer_beyond_the_ranks(tmp_path: Path) -> None:
 
 
 def test_a_send_without_a_destination(tmp_path: Path) -> None:
-    assert "sends without comm_dst" in reason(raw(tmp_path, w.v4(1, "s", 5, w.int_v4("comm_size", 8))))
+    assert "sends without comm_dst" in reason(
+        raw(tmp_path, w.v4(1, "s", 5, w.int_v4("comm_size", 8)))
+    )
 
 
 def all_to_all(table: list[list[int]], expected: list[list[int]] | None = None):
     def fill(builder: Builder, rank: int) -> None:
         sent = table[rank]
         received = [row[rank] for row in (expected or table)]
-        builder.node("COMM_COLL", "a2a", coll="all_to_all", nbytes=sum(sent), splits=(sent, received))
+        builder.node(
+            "COMM_COLL", "a2a", coll="all_to_all", nbytes=sum(sent), splits=(sent, received)
+        )
 
     return fill
 

@@ -11,6 +11,7 @@ import pytest
 
 from genie.errors import InputError, TraceError
 from genie.trace import load
+
 from trace import wirebytes as w  # isort: skip
 
 ONE = w.framed(w.HEAD_V4, w.coll_v4(1), w.coll_v4(2, data=(1,)), w.v4(3, "end", 4, data=(2, 1)))
@@ -34,7 +35,12 @@ def told(path: Path, **options) -> str:
 def test_cut_at_every_byte(tmp_path: Path) -> None:
     boundaries = []
     at = 0
-    for record in (w.HEAD_V4, w.coll_v4(1), w.coll_v4(2, data=(1,)), w.v4(3, "end", 4, data=(2, 1))):
+    for record in (
+        w.HEAD_V4,
+        w.coll_v4(1),
+        w.coll_v4(2, data=(1,)),
+        w.v4(3, "end", 4, data=(2, 1)),
+    ):
         at += len(w.framed(record))
         boundaries.append(at)
     other = put(tmp_path, ONE, ONE) / "t.0.et"
@@ -156,7 +162,8 @@ def test_ten_ranks_sort_as_numbers(tmp_path: Path) -> None:
 ARMS = {
     "int32": w.number(7, 4096), "int64": w.number(9, 4096), "uint32": w.number(11, 4096),
     "uint64": w.number(13, 4096), "sint32": w.number(15, 8192), "sint64": w.number(17, 8192),
-    "fixed32": b"\x9d\x01" + struct.pack("<I", 4096), "fixed64": b"\xa9\x01" + struct.pack("<Q", 4096),
+    "fixed32": b"\x9d\x01" + struct.pack("<I", 4096),
+    "fixed64": b"\xa9\x01" + struct.pack("<Q", 4096),
     "sfixed32": b"\xbd\x01" + struct.pack("<i", 4096),
     "sfixed64": b"\xc9\x01" + struct.pack("<q", 4096),
     "double": b"\x19" + struct.pack("<d", 4096.0), "float": b"\x2d" + struct.pack("<f", 4096.0),

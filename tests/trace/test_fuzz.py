@@ -14,7 +14,7 @@ from genie.errors import TraceError
 from genie.trace import load
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from trace import fuzz  # noqa: E402
+from trace import fuzz
 
 
 @pytest.mark.parametrize("seed", [11, 12])

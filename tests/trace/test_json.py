@@ -12,12 +12,15 @@ from google.protobuf import json_format
 from genie.errors import TraceError
 from genie.trace import Builder, Coll, Kind, Trace, load, write
 from genie.trace.schema import GlobalMetadata, Node
+
 from trace.reference import records  # isort: skip
 
 
 def step(builder: Builder, rank: int) -> None:
     first = builder.node("COMP", "fwd", duration_ns=7_000, stream=7, num_ops=99, tensor_size=640)
-    reduced = builder.node("COMM_COLL", "ar", deps=[first], coll="all_reduce", nbytes=4096, group="g")
+    reduced = builder.node(
+        "COMM_COLL", "ar", deps=[first], coll="all_reduce", nbytes=4096, group="g"
+    )
     if rank == 0:
         builder.node("COMM_SEND", "s", deps=[reduced], peer=1, nbytes=64, tag=3)
     else:

@@ -13,6 +13,7 @@ from corpus_data import corpus
 from genie._core import scanner
 from genie.trace import load
 from genie.trace.schema import ARMS, GlobalMetadata, Node
+
 from trace.reference import read  # isort: skip
 from trace.wirebytes import framed  # isort: skip
 

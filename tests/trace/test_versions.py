@@ -8,6 +8,7 @@ import pytest
 
 from genie.errors import TraceError
 from genie.trace import Coll, Kind, Trace, load
+
 from trace import wirebytes as w  # isort: skip
 
 
@@ -30,8 +31,8 @@ def old_rank(number, kinds: dict[str, int], comp: int) -> bytes:
     records = [w.old(10, "comp", comp, number("runtime", 7), number("num_ops", 99))]
     for k, comm_type in enumerate((0, 1, 2, 3)):
         records.append(
-            w.old(11 + k, f"c{k}", comp + 3, number("comm_type", comm_type), number("comm_size", 64),
-                  parents=(10 + k,))
+            w.old(11 + k, f"c{k}", comp + 3, number("comm_type", comm_type),
+                  number("comm_size", 64), parents=(10 + k,))
         )  # fmt: skip
     return w.framed(*records)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from genie.errors import InputError
 from genie.trace import DTYPES, Builder, Coll, Kind, load, schema, write
+
 from trace.reference import records  # isort: skip
 
 _PROTO = Path(schema.__file__).with_name("chakra.proto")

@@ -90,7 +90,12 @@ HEAD_V4 = text(1, "0.0.4")
 
 
 def v4(
-    id: int, name: str, kind: int, *rest: bytes, data: tuple[int, ...] = (), ctrl: tuple[int, ...] = ()
+    id: int,
+    name: str,
+    kind: int,
+    *rest: bytes,
+    data: tuple[int, ...] = (),
+    ctrl: tuple[int, ...] = (),
 ) -> bytes:
     record = (number(1, id) if id else b"") + text(2, name) + number(3, kind)
     if ctrl:
