@@ -189,6 +189,51 @@ def test_one_host_has_nvls_without_trees():
     )
 
 
+# --------------------------------------------------------------------------- releases
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def first_size(cluster, version, algorithm, protocol):
+    """The smallest power of two bytes of all_reduce that takes this."""
+    nccl = Nccl(version)
+    cluster = cluster.with_nccl(nccl)
+    for bits in range(3, 35):
+        made = choose("all_reduce", (1 << bits) // 4, "float32", "sum", cluster, nccl)
+        if (made.algorithm, made.protocol) == (algorithm, protocol):
+            return 1 << bits
+    return None
+
+
+@pytest.mark.parametrize(
+    ("hosts", "algorithm", "sizes"),
+    [
+        (
+            2,
+            "nvls_tree",
+            {"2.21": 512 * KIB, "2.27": 512 * KIB, "2.28.9": 2 * MIB, "2.30": 2 * MIB},
+        ),
+        (4, "nvls_tree", {"2.21": 2 * MIB, "2.27": 2 * MIB, "2.28.9": 8 * MIB, "2.30": 8 * MIB}),
+        (4, "ring", {"2.21": 512 * MIB, "2.27": 256 * MIB, "2.30": 1024 * MIB}),
+    ],
+)
+def test_where_releases_change_algorithm(hosts, algorithm, sizes):
+    # nccl-versions.md section 6, measured with compiled NCCL.
+    cluster = Cluster.preset("h100x8", hosts=hosts)
+    assert {v: first_size(cluster, v, algorithm, "simple") for v in sizes} == sizes
+
+
+def test_single_gpu_hosts_across_releases():
+    four, sixteen = Cluster.preset("h100x1", hosts=4), Cluster.preset("h100x1", hosts=16)
+    for protocol in ("ll", "ll128", "simple"):
+        assert first_size(four, "2.21", "tree", protocol) is None
+    assert first_size(four, "2.27", "tree", "ll") == first_size(four, "2.30", "tree", "ll") == 8
+    for version, algorithm in (("2.22.3", "ring"), ("2.23.4", "pat"), ("2.30", "pat")):
+        nccl = Nccl(version)
+        made = choose("all_gather", 1 << 16, "float32", "sum", sixteen.with_nccl(nccl), nccl)
+        assert made.algorithm == algorithm, version
+
+
 # --------------------------------------------------------------------------- arguments
 
 

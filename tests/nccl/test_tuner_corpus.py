@@ -14,7 +14,16 @@ from genie.replay.clusters.graph import NO_NVLS, Graph, HostGraphs
 from genie.replay.clusters.layout import Layout
 from genie.replay.clusters.machine import preset_machine
 from genie.replay.clusters.sources import Found
+from genie.replay.nccl.context import context
 from genie.replay.nccl.env import Nccl
+from genie.replay.nccl.names import (
+    ALL_REDUCE,
+    COLLNET_CHAIN,
+    COLLNET_DIRECT,
+    RING,
+    SIMPLE,
+    TREE,
+)
 from genie.replay.nccl.schedule import schedule
 from genie.replay.nccl.tuner import tune
 
@@ -119,3 +128,24 @@ def test_some_gpus_of_one_host(facts, ranks, algorithm):
     made = schedule("all_reduce", count=1 << 26, cluster=cluster, nccl=Nccl("2.27"))
     assert (made.choice.algorithm, made.choice.protocol) == (algorithm, "simple")
     assert [made.parts["channel"][0], made.parts["channel"][-1]] == fact["ch"]
+
+
+@pytest.mark.parametrize("name", ["nd-2x8-16ch-nvls8", "nd-4x4-2ch"])
+def test_thresholds_and_restrictions_of_graph_logs(name):
+    # "8/8/64 | 128/8/64 | 512 | 512": tree, ring (LL times 16 ranks), the two CollNet ones.
+    fact = json.loads((corpus(name) / "graph.json").read_text())
+    nccl = Nccl(env=fact["env"])
+    cluster = Cluster.preset("h100x8", hosts=2)
+    assert cluster.n_ranks == fact["n_ranks"]
+    limits = context(cluster.with_nccl(nccl), nccl).model.thresholds
+    text = " | ".join("/".join(map(str, limits[a])) for a in (TREE, RING))
+    collnet = [str(limits[a][SIMPLE]) for a in (COLLNET_DIRECT, COLLNET_CHAIN)]
+    assert " | ".join([text, *collnet]) == fact["thread_thresholds"]
+    # NCCL prints 2 where LL128 is left to its own checks.
+    allowed = nccl.protocols[ALL_REDUCE]
+    matrix = [1, 2, 1] if allowed is None else [int(on) for on in allowed]
+    assert matrix == fact["proto_matrix_ll_ll128_simple"]
+    if "algo_enabled" in fact:
+        on = {row.algorithm for row in tune("all_reduce", count=1, cluster=cluster, nccl=nccl)
+              if row.enabled}  # fmt: skip
+        assert on == {"ring"} and fact["algo_enabled"] == {"Ring": 1, "others": 0}
