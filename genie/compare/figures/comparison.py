@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from genie.compare.figures.style import COLOURS
 from genie.compare.metrics.collective import BANDS, band_of, usable
 from genie.compare.metrics.messages import first_iteration
 from genie.compare.truth.model import KINDS
 from genie.errors import InputError
+from genie.replay.tables import N_COLLECTIVES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,19 +104,23 @@ def draw_timeline(side: Truth, ax: Axes, iteration: int | None = None) -> Axes:
     Waiting is the part of a collective before its last rank started.
     """
     ops = side.ops
+    if side.compute is not None:
+        ops = np.concatenate([ops, side.compute])
     timed = (ops["start_ns"] >= 0) & (ops["end_ns"] > ops["start_ns"]) & (ops["rank"] >= 0)
     iterations = np.unique(ops["iteration"][timed])
     measured = iterations[iterations >= 0] if (iterations >= 0).any() else iterations
     if not len(measured):
         raise InputError(f"{side.source} has no times to draw")
     chosen = int(measured[0]) if iteration is None else iteration
+    last = _last_starts(side)
+    last = np.concatenate([last, np.full(len(ops) - len(last), -np.inf)])
     rows = np.flatnonzero(timed & (ops["iteration"] == chosen))
-    ops = ops[rows]
+    ops, last = ops[rows], last[rows]
     origin = int(ops["start_ns"].min())
     begin = (ops["start_ns"] - origin) / 1e6
     end = (ops["end_ns"] - origin) / 1e6
     communication = (ops["kind"] < 12) | (ops["kind"] == KINDS.index("unknown"))
-    last = _last_starts(side, rows, origin)
+    last = (last - origin) / 1e6
     place = {rank: i for i, rank in enumerate(np.unique(ops["rank"]).tolist())}
     y = np.array([place[rank] for rank in ops["rank"].tolist()], float)
     ax.barh(
@@ -144,19 +150,19 @@ def draw_timeline(side: Truth, ax: Axes, iteration: int | None = None) -> Axes:
     return ax
 
 
-def _last_starts(side: Truth, rows: np.ndarray, origin: int) -> np.ndarray:  # type: ignore[type-arg]
-    """Return, for each row, when the last rank of its collective started, ms."""
+def _last_starts(side: Truth) -> npt.NDArray[np.float64]:
+    """Return, for each row of `side.ops`, when the last rank of its collective started, ns."""
     from genie.compare.instances import sequence
 
-    ops, seq = side.ops[rows], sequence(side)[rows]
-    out = np.full(len(rows), -np.inf)
-    collective = ops["kind"] < 10
-    keys = np.stack([ops["communicator"], seq], axis=1)[collective]
+    ops, seq = side.ops, sequence(side)
+    out = np.full(len(ops), -np.inf)
+    collective = ops["kind"] < N_COLLECTIVES
+    keys = np.stack([ops["iteration"], ops["communicator"], seq], axis=1)[collective]
     _, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     latest = np.full(inverse.max(initial=-1) + 1, np.iinfo(np.int64).min)
     np.maximum.at(latest, inverse, ops["start_ns"][collective])
-    out[collective] = (latest[inverse] - origin) / 1e6
+    out[collective] = latest[inverse]
     return out
 
 

@@ -8,9 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from genie.compare.metrics.intervals import length, overlap, union
+from genie.compare.truth.model import KINDS, UNKNOWN
+from genie.replay.tables import N_COMM
 
 if TYPE_CHECKING:
     from genie.compare.truth.model import Truth
+
+COMPUTE_KINDS = [KINDS.index(name) for name in ("comp", "mem_load", "mem_store")]
 
 #: One row an iteration and rank; all times ns.
 STEP = np.dtype(
@@ -34,6 +38,8 @@ def step_times(truth: Truth) -> npt.NDArray[np.void]:
     exposed = |N| - |C and N|, idle = step - |C or N|.
     """
     ops = truth.ops
+    if truth.compute is not None:
+        ops = np.concatenate([ops, truth.compute])
     timed = (ops["start_ns"] >= 0) & (ops["end_ns"] >= 0) & (ops["rank"] >= 0)
     # Warm-up iterations are negative only where iterations are known at all.
     if (ops["iteration"] >= 0).any():
@@ -43,8 +49,8 @@ def step_times(truth: Truth) -> npt.NDArray[np.void]:
     keys = np.unique(np.stack([ops["iteration"], ops["rank"]], axis=1), axis=0)
     for iteration, rank in keys.tolist():
         mine = ops[(ops["iteration"] == iteration) & (ops["rank"] == rank)]
-        compute = mine[(mine["kind"] >= 12) & (mine["kind"] <= 14)]
-        communication = mine[mine["kind"] < 12]
+        compute = mine[np.isin(mine["kind"], COMPUTE_KINDS)]
+        communication = mine[(mine["kind"] < N_COMM) | (mine["kind"] == UNKNOWN)]
         busy = union(compute["start_ns"], compute["end_ns"])
         wire = union(communication["start_ns"], communication["end_ns"])
         both = overlap(busy, wire)

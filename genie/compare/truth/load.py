@@ -13,8 +13,6 @@ from genie.errors import CompareError
 if TYPE_CHECKING:
     from genie.compare.truth.model import Truth
 
-_HEAD = 1 << 16
-
 
 def read_bytes(path: Path) -> bytes:
     """Return a file's content, unpacked if it is gzip under any name."""
@@ -53,15 +51,30 @@ def _folder(target: Path) -> Truth:
     files = sorted(path for path in target.iterdir() if path.is_file())
     if len(files) == 1:
         return _file(files[0])
+    from genie.compare.truth import inspector, kineto, kineto_file
+
+    heads = {path: read_bytes(path) for path in files}
+    profiles = [path for path, data in heads.items() if kineto_file.is_kineto(data)]
+    if profiles:
+        return kineto.read(profiles, target)
+    logs = [
+        path
+        for path, data in heads.items()
+        if inspector.is_record(next(iter(inspector.records(data.decode(errors="replace"))), None))
+    ]
+    if logs:
+        return inspector.read(logs, target)
     raise CompareError(f"{target}: not a format GENIE reads as ground truth", path=str(target))
 
 
 def _file(target: Path) -> Truth:
-    from genie.compare.truth import inspector, nccl_tests
+    from genie.compare.truth import inspector, kineto, kineto_file, nccl_tests
 
     data = read_bytes(target)
     if not data.strip():
         raise CompareError(f"{target}: the file is empty", path=str(target))
+    if kineto_file.is_kineto(data):
+        return kineto.read([target], target)
     text = data.decode(errors="replace")
     if text.lstrip()[:1] in "{[":
         try:

@@ -112,7 +112,8 @@ class Truth:
     """Ground truth of one run.
 
     Attributes:
-        ops: `OPS` rows in the source's order.
+        ops: `OPS` rows of communications, in the source's order.
+        compute: `OPS` rows of what else the GPU did, or None where the source has none.
         messages: `MESSAGES` rows, or None where the source has none.
         labels: Texts of the columns in `TEXT_COLUMNS` (and "opcode"); the code is the position.
         source: File or folder that was read.
@@ -128,6 +129,7 @@ class Truth:
     source: str
     format: str
     messages: npt.NDArray[np.void] | None = None
+    compute: npt.NDArray[np.void] | None = None
     labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     unused: dict[str, int] = field(default_factory=dict)

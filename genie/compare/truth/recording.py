@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def from_recording(recording: Recording, source: str = "recording") -> Truth:
-    """Return the communication and compute operations of a Recording as Truth.
+    """Return the communications, compute and messages of a Recording as Truth.
 
     Args:
         recording: What was measured.
@@ -29,7 +29,7 @@ def from_recording(recording: Recording, source: str = "recording") -> Truth:
     sizes = recording.group_sizes()
     lookup = np.array([sizes[i] for i in range(len(sizes))] + [-1], np.int64)
     ops["group_size"] = lookup[table["communicator"]]
-    communication = table["kind"] < N_COMM
+    communication = (table["kind"] >= 0) & (table["kind"] < N_COMM)
     ops["nbytes"] = np.where(communication, table["nbytes"], -1)
     done = (table["end_ns"] >= 0) & (table["start_ns"] >= 0)
     ops["time_ns"] = np.where(done, table["end_ns"] - table["start_ns"], np.nan)
@@ -37,16 +37,21 @@ def from_recording(recording: Recording, source: str = "recording") -> Truth:
     if len(recording.messages):
         rows = recording.messages
         messages = empty_messages(len(rows))
-        for name in ("op", "rank", "peer", "channel", "direction", "nbytes"):
+        for name in ("rank", "peer", "channel", "direction", "nbytes"):
             messages[name] = rows[name]
         messages["start_ns"] = rows["posted_ns"]
         messages["end_ns"] = rows["completed_ns"]
+        # Rows of ops are counted among communications only.
+        place = np.where(communication, np.cumsum(communication) - 1, -1)
+        known = rows["op"] >= 0
+        messages["op"] = np.where(known, place[np.maximum(rows["op"], 0)], -1)
     labels = {
         column: tuple(recording.labels["ops", column])
         for column in ("name", "communicator", "dtype")
     }
     return Truth(
-        ops=ops,
+        ops=ops[communication],
+        compute=ops[~communication],
         source=source,
         format="recording",
         messages=messages,
