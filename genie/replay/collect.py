@@ -205,6 +205,7 @@ def _worker(result: WorkerResult) -> dict[str, Any]:
         "python": hello.python,
         "status": result.done.status if result.done else "lost",
         "failures_more": result.done.failures_more if result.done else 0,
+        "pinned_to_cores": result.done.pinned if result.done else "",
         "strangers_refused": result.done.rejected if result.done else 0,
     }
 

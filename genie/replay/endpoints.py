@@ -21,6 +21,7 @@ MAX_ENDPOINTS = 65536
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+@)?(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
 _NIC = re.compile(r"([A-Za-z0-9_.@-]+)(?::([0-9]+))?")
+_SLOTS = re.compile(r"(\S+)\s+slots=([0-9]{1,6})(?:\s+max_slots=[0-9]+)?")
 _LOCAL = re.compile(r"local(?::(.*))?", re.DOTALL)
 _FORM = "host, host/nic, host/nic:port,nic:port, or local:N"
 
@@ -69,8 +70,8 @@ def parse_endpoints(
 
     Args:
         spec: "local:N", "local" (two workers), one endpoint, a list of endpoints, or a file of
-            one endpoint a line ("#" starts a comment). A string that names an existing file is
-            that file.
+            one endpoint a line ("#" starts a comment; "host slots=2", as in Open MPI's host files,
+            is two endpoints). A string that names an existing file is that file.
 
     Raises:
         InputError: Not an endpoint (says which one and what is expected), none, or too many.
@@ -124,7 +125,11 @@ def _from_file(path: Path) -> tuple[Endpoint, ...]:
     out = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
-        if text:
+        slots = _SLOTS.fullmatch(text)
+        if slots:
+            # A line of Open MPI's hostfile: so many workers on that host.
+            out += [_endpoint(slots[1], f"{path}:{number}")] * int(slots[2])
+        elif text:
             out.append(_endpoint(text, f"{path}:{number}"))
     return _checked(out, str(path))
 

@@ -57,6 +57,46 @@ def _cgroup_quota() -> float | None:
     return least
 
 
+def pin_near(devices: tuple[str, ...]) -> str:
+    """Keep this thread on the cores of the NUMA node that the devices are attached to.
+
+    Args:
+        devices: Interfaces or RDMA devices ("mlx5_0:1").
+
+    Returns:
+        The cores, as the kernel lists them; "" when nothing was changed: no device says where it
+        is, they differ, or none of those cores may be used.
+    """
+    nodes = set()
+    for device in devices:
+        name = device.partition(":")[0]
+        for folder in (_NET / name, _RDMA / name):
+            try:
+                nodes.add(int((folder / "device" / "numa_node").read_text()))
+            except (OSError, ValueError):
+                continue
+    if len(nodes) != 1 or min(nodes) < 0:
+        return ""
+    try:
+        text = Path(f"/sys/devices/system/node/node{nodes.pop()}/cpulist").read_text().strip()
+        near = _cpu_list(text) & os.sched_getaffinity(0)
+        if not near:
+            return ""
+        os.sched_setaffinity(0, near)
+    except (OSError, ValueError):
+        return ""
+    return text
+
+
+def _cpu_list(text: str) -> set[int]:
+    """Return the cores of a list such as "0-3,8"."""
+    out: set[int] = set()
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        out.update(range(int(low), int(high or low) + 1))
+    return out
+
+
 @dataclass(frozen=True)
 class CpuTimes:
     """CPU time of this process and of the host, ns and clock ticks, at one instant."""

@@ -164,6 +164,8 @@ class Done(Message, frozen=True):
     """Of an unfinished run: (rank that waits, rank it waits for)."""
     rejected: int = 0
     """Strangers that the transport refused."""
+    pinned: str = ""
+    """Cores of the NUMA node of its devices, if it was kept on them."""
 
 
 class Failed(Message, frozen=True):

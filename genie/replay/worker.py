@@ -27,7 +27,7 @@ from genie.replay.auth import take_secret
 from genie.replay.carrier import Carrier
 from genie.replay.clocks import clock_identity
 from genie.replay.health import Meter
-from genie.replay.hostinfo import usable_cores
+from genie.replay.hostinfo import pin_near, usable_cores
 from genie.replay.launchers.join import worker_index
 from genie.replay.member import Member
 from genie.replay.protocol import (
@@ -119,23 +119,20 @@ class Worker:
         began = time.monotonic()
         engine = shard.engine("wall")
         carrier = Carrier(setup, shard, self.index) if shard.connections.size else None
-        try:
-            listen = carrier.listen() if carrier else b"\x90"
-            member.send(Ready(listen, carrier.devices if carrier else (), time.monotonic() - began))
-            peers = member.receive(Peers, setup.timeout)
-            began = time.monotonic()
-            if carrier is not None:
-                carrier.connect(peers.listen, self.secret, setup.timeout)
-                engine.set_transport(carrier.transport.capsule)
-            member.send(Connected(time.monotonic() - began))
-            start = member.receive(Start, None)
-            meter = Meter(carrier)
-            self._engine = engine
-            done, blobs = self._drive(engine, shard, setup, start.t_ns, meter, carrier)
-        finally:
-            if carrier is not None:
-                carrier.close()
-        self._waiting = False
+        self._carrier = carrier
+        listen = carrier.listen() if carrier else EMPTY
+        member.send(Ready(listen, carrier.devices if carrier else (), time.monotonic() - began))
+        peers = member.receive(Peers, setup.timeout)
+        began = time.monotonic()
+        if carrier is not None:
+            carrier.connect(peers.listen, self.secret, setup.timeout)
+            engine.set_transport(carrier.transport.capsule)
+        member.send(Connected(time.monotonic() - began))
+        pinned = pin_near(carrier.devices) if carrier and setup.spin else ""
+        start = member.receive(Start, None)
+        meter = Meter(carrier)
+        self._engine = engine
+        done, blobs = self._drive(engine, shard, setup, start.t_ns, meter, carrier, pinned)
         member.send(done)
         for name, table in blobs.items():
             member.send_blob(name, _bytes(table), compress=setup.compress)
@@ -148,6 +145,7 @@ class Worker:
         start_ns: int,
         meter: Meter,
         carrier: Carrier | None,
+        pinned: str,
     ) -> tuple[Done, dict[str, npt.NDArray[np.void]]]:
         gc.collect()
         gc.freeze()
@@ -187,6 +185,7 @@ class Worker:
             failures_more=engine.failures_more + max(0, len(failures) - MAX_FAILURES),
             waits=_waits(engine) if status != "done" else (),
             rejected=carrier.rejected if carrier else 0,
+            pinned=pinned,
         )
         return done, blobs
 

@@ -58,6 +58,8 @@ def test_file(tmp_path):
     assert (
         parse_endpoints(path) == parse_endpoints(str(path)) == parse_endpoints([str(path)]) == want
     )
+    path.write_text("w-0 slots=2\nw-1 slots=1 max_slots=4\n")
+    assert [e.host for e in parse_endpoints(path)] == ["w-0", "w-0", "w-1"]
     path.write_text("n1\nn 2\n")
     with pytest.raises(InputError, match=r"hosts:2 is 'n 2'"):
         parse_endpoints(path)
