@@ -10,7 +10,7 @@ from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from libc.errno cimport EAGAIN, EBADMSG, EBUSY, EINTR, EIO, ENOMEM, EPROTO, ETIMEDOUT
-from libc.math cimport INFINITY, ceil, llround
+from libc.math cimport ceil, llround
 from libc.stdint cimport (
     INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t,
 )

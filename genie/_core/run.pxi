@@ -350,6 +350,7 @@ cdef class Engine(_Setup):
         e.dirty = <uint32_t*> self.alloc(e.n_links * sizeof(uint32_t))
         e.set_a = <uint32_t*> self.alloc(e.n_links * sizeof(uint32_t))
         e.set_l = <uint32_t*> self.alloc(e.n_links * sizeof(uint32_t))
+        e.set_h = <uint32_t*> self.alloc(e.n_links * sizeof(uint32_t))
         e.set_v = <uint32_t*> self.alloc(e.n_classes * sizeof(uint32_t))
         e.n_net_events = len(events)
         e.net_events = <NetEvent*> self.alloc(e.n_net_events * sizeof(NetEvent))

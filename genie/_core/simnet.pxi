@@ -9,6 +9,7 @@
 # everywhere is unique (Bertsekas and Gallager, Data Networks, 6.5.2), so the repair is exact.
 
 cdef double TOLERANCE = 1e-10        # relative: two rates this near are one rate
+cdef double ROUNDING = 1e-13         # relative: no change at all
 cdef double SLACK_NS = 0.0009765625  # a message that ends this little after a nanosecond ends in it
 
 
@@ -202,6 +203,7 @@ cdef void sim_post(Core* e, Conn* c) noexcept nogil:
         class_start(e, c.cls)
     class_advance(e, k)
     flow_push(k, k.service + <double> m.nbytes, <uint32_t> (c - e.conns))
+    k.joined = 1
     touch_class(e, c.cls)
 
 
@@ -275,6 +277,9 @@ cdef inline void fix_class(Core* e, ClassS* k, double rate, int32_t bottleneck) 
     cdef double load = rate * <double> k.n_flows
     cdef bint fell = rate < k.rate * (1 - TOLERANCE)
     cdef bint moved = fell or rate > k.rate * (1 + TOLERANCE)
+    if rate > k.rate * (1 - ROUNDING) and rate < k.rate * (1 + ROUNDING):
+        rate = k.rate
+        load = rate * <double> k.n_flows
     k.fixed = 1
     k.new_rate = rate
     k.new_bottleneck = bottleneck
@@ -293,11 +298,34 @@ cdef inline void fix_class(Core* e, ClassS* k, double rate, int32_t bottleneck) 
         link.v_changed = 1
 
 
+cdef inline bint smaller_share(Core* e, uint32_t a, uint32_t b) noexcept nogil:
+    return e.links[a].share < e.links[b].share or (
+        e.links[a].share == e.links[b].share and a < b
+    )
+
+
+cdef inline void share_sift(Core* e, uint32_t pos, uint32_t n) noexcept nogil:
+    cdef uint32_t* h = e.set_h
+    cdef uint32_t moved = h[pos]
+    cdef uint32_t child
+    while True:
+        child = 2 * pos + 1
+        if child >= n:
+            break
+        if child + 1 < n and smaller_share(e, h[child + 1], h[child]):
+            child += 1
+        if not smaller_share(e, h[child], moved):
+            break
+        h[pos] = h[child]
+        pos = child
+    h[pos] = moved
+
+
 cdef void fill(Core* e, uint32_t n_l, uint32_t n_v) noexcept nogil:
     # Progressive filling over set_v; links outside set_a offer what the other classes leave.
     cdef LinkS* link
     cdef ClassS* k
-    cdef uint32_t i, j
+    cdef uint32_t i, j, n_h
     cdef uint32_t left = n_v
     cdef double best
     for i in range(n_l):
@@ -316,26 +344,34 @@ cdef void fill(Core* e, uint32_t n_l, uint32_t n_v) noexcept nogil:
         k.fixed = 0
         for j in range(k.n_links):
             e.links[k.links[j]].weight += k.n_flows
+    # Links by share; shares only grow while classes are fixed, so a stale top is put back.
+    n_h = 0
+    for i in range(n_l):
+        link = &e.links[e.set_l[i]]
+        link.share = link.rest / <double> link.weight
+        e.set_h[n_h] = e.set_l[i]
+        n_h += 1
+    i = n_h // 2
+    while i > 0:
+        i -= 1
+        share_sift(e, i, n_h)
     while left > 0:
-        best = INFINITY
-        for i in range(n_l):
-            link = &e.links[e.set_l[i]]
-            if link.weight > 0:
-                link.share = link.rest / <double> link.weight
-                if link.share < best:
-                    best = link.share
-        for i in range(n_l):
-            link = &e.links[e.set_l[i]]
-            link.tight = link.weight > 0 and link.share <= best * (1 + TOLERANCE)
-        for i in range(n_v):
-            k = &e.classes[e.set_v[i]]
-            if k.fixed:
+        link = &e.links[e.set_h[0]]
+        if link.weight > 0:
+            best = link.rest / <double> link.weight
+            if best > link.share:
+                link.share = best
+                share_sift(e, 0, n_h)
                 continue
-            for j in range(k.n_links):
-                if e.links[k.links[j]].tight:
-                    fix_class(e, k, best, k.links[j])
+            best = link.share
+            for j in range(link.n_classes):
+                k = &e.classes[link.classes[j]]
+                if k.stamp == e.stamp and not k.fixed:
+                    fix_class(e, k, best, <int32_t> e.set_h[0])
                     left -= 1
-                    break
+        n_h -= 1
+        e.set_h[0] = e.set_h[n_h]
+        share_sift(e, 0, n_h)
 
 
 cdef bint must_join(Core* e, LinkS* link) noexcept nogil:
@@ -363,11 +399,14 @@ cdef void apply_rates(Core* e, uint32_t n_l, uint32_t n_v) noexcept nogil:
                 e.links[k.bottleneck].bottlenecked -= 1
             e.links[k.new_bottleneck].bottlenecked += 1
             k.bottleneck = k.new_bottleneck
-        k.load = k.new_rate * <double> k.n_flows
         if k.new_rate != k.rate:
             class_advance(e, k)
             k.rate = k.new_rate
-        class_schedule(e, e.set_v[i])
+            class_schedule(e, e.set_v[i])
+        elif k.joined:
+            class_schedule(e, e.set_v[i])
+        k.joined = 0
+        k.load = k.rate * <double> k.n_flows
     for i in range(n_l):
         link = &e.links[e.set_l[i]]
         if link.in_a == e.stamp:

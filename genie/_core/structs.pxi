@@ -244,12 +244,13 @@ cdef struct ClassS:
     int32_t new_bottleneck
     uint32_t stamp
     uint8_t fixed
+    uint8_t joined     # a flow came since the last solution
 
 cdef struct LinkS:
     double rate
     double usage
     double rest
-    double share
+    double share           # of each flow, while filling
     double slowest         # of the classes newly held back here
     double v_load          # v_: of the classes being solved again
     double v_new
@@ -261,7 +262,6 @@ cdef struct LinkS:
     uint32_t stamp
     uint32_t in_a
     uint32_t dirty
-    uint8_t tight
     uint8_t v_changed
     uint8_t v_fell
 
@@ -363,6 +363,7 @@ cdef struct Core:
     uint32_t* set_a
     uint32_t* set_l
     uint32_t* set_v
+    uint32_t* set_h
     NetEvent* net_events
     uint32_t n_net_events
     # Log
