@@ -12,7 +12,7 @@ class Tcp:
         *,
         sockets: int = 1,
         spin_ns: int = 0,
-        run_ahead: int = 8,
+        run_ahead: int = 64,
         stripe_min: int = ...,
         copy_max: int = ...,
         file_min: int = ...,

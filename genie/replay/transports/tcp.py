@@ -68,7 +68,7 @@ class TcpTransport:
         sockets: int = 1,
         spin: bool | None = None,
         local_workers: int = 1,
-        run_ahead: int = 8,
+        run_ahead: int = 64,
         buffer_bytes: int = 0,
         congestion: str | None = None,
         busy_poll_us: int = 0,
