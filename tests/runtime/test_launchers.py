@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -376,3 +378,106 @@ def test_joining_needs_a_secret_and_equal_numbers(tmp_path, monkeypatch):
         genie.replay(trace, "local:2")
     with pytest.raises(GenieError, match="GENIE_SECRET"):
         genie.replay(trace, "local:3")
+
+
+def test_port_that_is_taken_is_named(tmp_path, monkeypatch):
+    """Process 0 of a joined job cannot listen where the others will call."""
+    trace = steps(tmp_path / "trace", ranks=2, steps=1)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for name, value in {
+            "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            "GENIE_SECRET": new_secret().hex(),
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        with pytest.raises(LaunchError, match=f"127.0.0.1 port {port}: Address already in use"):
+            genie.replay(trace, "local:2")
+
+
+def test_half_open_strangers_do_not_stop_a_run(star, tmp_path, monkeypatch):
+    """Connections that say nothing, to the coordinator and to workers' data ports."""
+    monkeypatch.setenv("GENIE_LAUNCHER", "local")
+    crowd: list[socket.socket] = []
+    stop = threading.Event()
+
+    def crowd_in():
+        while not stop.is_set() and len(crowd) < 300:
+            for port in listening():
+                with contextlib.suppress(OSError):
+                    sock = socket.create_connection(("127.0.0.1", port), timeout=0.2)
+                    crowd.append(sock)
+                    if len(crowd) % 2:
+                        sock.sendall(bytes(64))
+            time.sleep(0.02)
+
+    def listening() -> list[int]:
+        mine = {os.getpid(), *map(int, children())}
+        done = subprocess.run(["ss", "-Hltnp"], capture_output=True, text=True)
+        found = []
+        for line in done.stdout.splitlines():
+            pids = {int(pid) for pid in re.findall(r"pid=(\d+)", line)}
+            if pids & mine:
+                found.append(int(line.split()[3].rpartition(":")[2]))
+        return found
+
+    def children() -> list[str]:
+        return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+
+    thread = threading.Thread(target=crowd_in)
+    thread.start()
+    try:
+        trace = steps(tmp_path / "trace", ranks=4, steps=5)
+        rec = genie.replay(trace, "local:2", timeout=30, progress=False)
+    finally:
+        stop.set()
+        thread.join()
+        for sock in crowd:
+            sock.close()
+    assert rec.complete and len(crowd) > 10
+    strangers = sum(w["strangers_refused"] for w in rec.manifest["workers"])
+    assert sum(rec.manifest["rejected_peers"].values()) + strangers > 0
+
+
+def test_slow_link_is_measured_not_fatal(ssh, tmp_path):
+    """One host's link at 1 % of the others' rate: the run ends, and its ring is that slow."""
+    trace = steps(tmp_path / "trace", ranks=3, steps=4, comp_ns=1_000_000, nbytes=1 << 20)
+    for i in range(3):
+        ssh.shape(i, "1000mbit")
+    fast = genie.replay(trace, endpoints(ssh), timeout=30, progress=False)
+    ssh.shape(1, "10mbit")
+    try:
+        slow = genie.replay(trace, endpoints(ssh), timeout=30, progress=False)
+    finally:
+        ssh.shape(1, "1000mbit")
+    assert fast.complete and slow.complete
+    # A ring of 3 sends 4/3 of the size over each link; at 10 Mbit/s that is 1.1 s a step.
+    ideal = 4 * (4 / 3) * (1 << 20) * 8 / 10e6 * 1e9
+    assert 0.9 * ideal < slow.steps()["time_ns"][0] < 1.6 * ideal
+    assert slow.steps()["time_ns"][0] > 10 * fast.steps()["time_ns"][0]
+
+
+def test_five_per_cent_loss_is_measured_not_fatal(ssh, tmp_path):
+    """Every twentieth packet to one host is dropped, by nftables: TCP gets there, and it shows."""
+    if shutil.which("nft") is None:
+        pytest.skip("no nft here to drop packets with")
+    rules = (
+        "table ip genie {\n chain in {\n  type filter hook input priority 0;\n"
+        "  tcp dport != 22 numgen random mod 100 < 5 drop\n }\n}\n"
+    )
+    done = subprocess.run(
+        ["ip", "netns", "exec", ssh.hosts[1], "nft", "-f", "-"],
+        input=rules, capture_output=True, text=True,
+    )  # fmt: skip
+    if done.returncode:
+        pytest.skip(f"this kernel's nftables drops no random packets: {done.stderr[:200]}")
+    trace = steps(tmp_path / "trace", ranks=3, steps=10, comp_ns=1_000_000, nbytes=1 << 20)
+    try:
+        rec = genie.replay(trace, endpoints(ssh), timeout=60, progress=False)
+    finally:
+        subprocess.run(
+            ["ip", "netns", "exec", ssh.hosts[1], "nft", "delete", "table", "ip", "genie"],
+            check=True,
+        )
+    assert rec.complete
+    resent = rec.counters[rec.column("counters", "name") == "RetransSegs"]
+    assert (resent["after"] - resent["before"]).sum() > 10
