@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from genie.errors import UnsupportedCollectiveError
@@ -38,43 +38,84 @@ def clusters(draw) -> Cluster:
     return whole.communicator(chosen)
 
 
-sizes = st.one_of(st.integers(1, 5000), st.integers(1, 3_000_000), st.integers(1, 1 << 24))
+#: Every order of magnitude is as likely as any other.
+sizes = st.integers(0, 24).flatmap(lambda power: st.integers(1 << power, 2 << power))
 versions = st.sampled_from(["2.30", "2.27", "2.21"])
 
+PROTOCOLS = ["LL", "LL128", "Simple"]
+KINDS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
+CHOICES = [
+    *((kind, "Ring", protocol) for kind in KINDS for protocol in PROTOCOLS),
+    *(("all_reduce", "Tree", protocol) for protocol in PROTOCOLS),
+    ("all_reduce", "NVLSTree", "Simple"),
+    ("all_gather", "PAT", "Simple"),
+    ("reduce_scatter", "PAT", "Simple"),
+    *((kind, None, None) for kind in KINDS),
+]
+MORE = [
+    {},
+    {},
+    {"NCCL_BUFFSIZE": 1 << 20},
+    {"NCCL_BUFFSIZE": 16 << 20, "NCCL_MAX_NCHANNELS": 3},
+    {"NCCL_LL_BUFFSIZE": 1 << 20, "NCCL_LL128_BUFFSIZE": 9830400},
+    {"NCCL_MIN_NCHANNELS": 12},
+]
 
+
+@st.composite
+def clusters_for(draw, algorithm):
+    """A cluster on which the algorithm exists."""
+    if algorithm == "PAT":
+        machine = draw(st.sampled_from(["h100x1", "a100x1", "v100x1_100g"]))
+        return preset(machine, draw(st.integers(2, 20)))
+    if algorithm == "NVLSTree":
+        return preset(draw(st.sampled_from(["h100x8", "h100x8use4"])), draw(st.integers(2, 5)))
+    return draw(clusters())
+
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
 @given(
-    cluster=clusters(),
-    kind=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]),
     count=sizes,
     dtype=st.sampled_from(sorted(SIZE)),
-    algorithm=st.sampled_from([None, "Ring", "Tree", "NVLSTree", "PAT"]),
-    protocol=st.sampled_from([None, "LL", "LL128", "Simple"]),
     version=versions,
     root=st.integers(0, 100),
+    more=st.sampled_from(MORE),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=150)
-def test_collectives(cluster, kind, count, dtype, algorithm, protocol, version, root, data):
-    env = {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol}
-    nccl = Nccl(version=version, env=env)
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
+def test_collectives(choice, count, dtype, version, root, more, data):
+    kind, algorithm, protocol = choice
+    cluster = data.draw(clusters_for(algorithm))
+    env = {"NCCL_ALGO": algorithm, "NCCL_PROTO": protocol, **more}
     try:
         made = schedule(
             kind,
             count=count,
             dtype=dtype,
             cluster=cluster,
-            nccl=nccl,
+            nccl=Nccl(version=version, env=env),
             root=root % cluster.n_ranks,
         )
     except UnsupportedCollectiveError:
         assume(False)
     rank = data.draw(st.integers(0, cluster.n_ranks - 1))
-    expected = expected_sends(made, rank, version)
-    ours = {}
     table = made.messages(rank)
-    for row in table[table["direction"] == 0].tolist():
-        ours.setdefault((row[0], row[1], row[2]), []).append(row[4])
-    assert ours == expected
+    assert by_flow(table, 0) == expected_sends(made, rank, version)
+    # What is received is what the peers send here, in the reference as well.
+    received = by_flow(table, 1)
+    assert received == {
+        (channel, group, peer): sizes
+        for peer in {key[2] for key in received}
+        for (channel, group, to), sizes in expected_sends(made, peer, version).items()
+        if to == rank
+    }
+
+
+def by_flow(table, direction):
+    found = {}
+    for row in table[table["direction"] == direction].tolist():
+        found.setdefault((row[0], row[1], row[2]), []).append(row[4])
+    return found
 
 
 def expected_sends(made, rank, version):
@@ -96,7 +137,8 @@ def expected_sends(made, rank, version):
             flows = {(0, peer): sizes for peer, sizes in flows.items()}
         else:
             calls = calls_of(made, cluster, rank, channel, count, chunk, align)
-            flows = plain.sends(calls, choice.algorithm, choice.protocol, made.kind, es)
+            step = cluster.buffer_bytes[choice.protocol] // 8
+            flows = plain.sends(calls, choice.algorithm, choice.protocol, made.kind, es, step)
         for (group, peer), sizes in flows.items():
             if not cluster.same_host(rank, peer):
                 found[channel, group, peer] = sizes
@@ -120,13 +162,32 @@ calls = st.lists(
         st.integers(0, 1000),
         st.one_of(st.sampled_from([0, 1, 16384, 131072, 1 << 20]), st.integers(0, 1 << 22)),
     ),
-    max_size=30,
+    max_size=60,
 )
 
 
-@given(cluster=clusters(), sends=calls, receives=calls, version=versions, data=st.data())
-@settings(deadline=None, max_examples=150)
-def test_sends_and_receives(cluster, sends, receives, version, data):
+P2P_SETTINGS = [
+    {},
+    {},
+    {"NCCL_P2P_NET_CHUNKSIZE": 65536},
+    {"NCCL_P2P_NET_CHUNKSIZE": 400000},
+    {"NCCL_CHUNK_SIZE": 50000},
+    {"NCCL_P2P_LL_THRESHOLD": 0},
+    {"NCCL_P2P_LL_THRESHOLD": 100000},
+    {"NCCL_MAX_P2P_NCHANNELS": 2},
+]
+
+
+@given(
+    cluster=clusters(),
+    sends=calls,
+    receives=calls,
+    version=versions,
+    env=st.sampled_from(P2P_SETTINGS),
+    data=st.data(),
+)
+@settings(deadline=None, max_examples=200)
+def test_sends_and_receives(cluster, sends, receives, version, env, data):
     """Any group of calls, several to one peer too."""
     counts = np.bincount(cluster.host_of)
     if version == "2.27":
@@ -134,7 +195,7 @@ def test_sends_and_receives(cluster, sends, receives, version, data):
     rank = data.draw(st.integers(0, cluster.n_ranks - 1))
     sends = [(peer % cluster.n_ranks, nbytes) for peer, nbytes in sends]
     receives = [(peer % cluster.n_ranks, nbytes) for peer, nbytes in receives]
-    made = p2p_group(sends, receives, cluster, Nccl(version=version), rank)
+    made = p2p_group(sends, receives, cluster, Nccl(version=version, env=env), rank)
     rules = made.rules
     facts = (
         rules.per_peer,
@@ -142,6 +203,8 @@ def test_sends_and_receives(cluster, sends, receives, version, data):
         rules.chunk_bytes,
         cluster.n_ranks,
         cluster.n_hosts > 1,
+        int(env.get("NCCL_P2P_LL_THRESHOLD", 16384)),
+        int(env.get("NCCL_CHUNK_SIZE", 0)),
     )
     rows = plain_p2p.plan(rank, sends, receives, cluster.host_of.tolist(), facts, version)
     table = made.messages(rank, intra=True)
@@ -159,15 +222,20 @@ def test_sends_and_receives(cluster, sends, receives, version, data):
 
 
 @pytest.mark.parametrize("version", ["2.30", "2.27", "2.21"])
-def test_one_host_sends(version):
+@pytest.mark.parametrize("gpus", [2, 8])
+def test_one_host_sends(version, gpus):
     """p2p on one host has other part limits; the two implementations agree there as well."""
-    cluster = preset("h100x8", 2).communicator([(0, g) for g in range(8)])
-    made = schedule(
-        "all_to_all", count=5_000_000, dtype="int8", cluster=cluster, nccl=Nccl(version=version)
-    )
-    rules = made.rules
-    facts = (rules.per_peer, rules.channels, rules.chunk_bytes, 8, False)
-    sends = [(peer, 5_000_000) for peer in range(8)]
-    rows = plain_p2p.plan(3, sends, sends, [0] * 8, facts, version)
-    table = made.messages(3, intra=True)
-    assert table["nbytes"].tolist() == [row[4] for row in plain_p2p.messages(rows)]
+    cluster = preset("h100x8", 2).communicator([(0, g) for g in range(gpus)])
+    nccl = Nccl(version=version)
+    for power in range(0, 29):
+        nbytes = (1 << power) + 3
+        made = schedule("all_to_all", count=nbytes, dtype="int8", cluster=cluster, nccl=nccl)
+        rules = made.rules
+        numbers = rules.per_peer, rules.channels, rules.chunk_bytes
+        facts = (*numbers, gpus, False, 16384, 0)
+        calls = [(peer, nbytes) for peer in range(gpus)]
+        rows = plain_p2p.plan(1, calls, calls, [0] * gpus, facts, version)
+        table = made.messages(1, intra=True)
+        expected = [(row[0], row[2], row[4]) for row in plain_p2p.messages(rows)]
+        ours = table[["channel", "peer", "nbytes"]].tolist()
+        assert ours == expected

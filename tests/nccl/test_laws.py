@@ -125,6 +125,8 @@ def test_programs_end_and_every_byte_arrives(where, kind, count, dtype, env, ver
     listed = {}
     for rank in range(n):
         table = made.messages(rank, intra=True)
+        remote = cluster.host_of[table["peer"]] != cluster.host_of[rank]
+        assert made.messages(rank).tobytes() == table[remote].tobytes()
         for direction in (0, 1):
             rows = table[table["direction"] == direction]
             for channel in np.unique(rows["channel"]).tolist():

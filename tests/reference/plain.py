@@ -176,12 +176,12 @@ def bytes_of(call, algorithm, protocol, kind, element_size, step_bytes=524288):
     return [n * element_size]
 
 
-def sends(calls, algorithm, protocol, kind, element_size):
+def sends(calls, algorithm, protocol, kind, element_size, step_bytes=524288):
     """Sizes by (group, peer), in order."""
     found: dict[tuple[int, int], list[int]] = {}
     for call in calls:
         for peer in call.send:
-            sizes = bytes_of(call, algorithm, protocol, kind, element_size)
+            sizes = bytes_of(call, algorithm, protocol, kind, element_size, step_bytes)
             found.setdefault((call.group, peer), []).extend(sizes)
     return found
 

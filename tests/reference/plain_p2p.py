@@ -110,7 +110,7 @@ def rounds_221(rank, table, channels):
 
 def cut(total, network, own, facts, version):
     """[(begin, bytes, message bytes, LL)] of one direction of one work."""
-    per_peer, channels, step, ranks, many = facts
+    per_peer, channels, step, ranks, many, threshold, override = facts
     least = per_peer
     while least * ranks > channels and least > 1:
         least //= 2
@@ -126,13 +126,13 @@ def cut(total, network, own, facts, version):
         found = []
         for begin in range(0, max(total, 1), size):
             nbytes = min(size, total - begin)
-            ll = small_ll and nbytes <= 16384
-            found.append((begin, nbytes, message(nbytes, network, ll, step), ll))
+            ll = small_ll and nbytes <= threshold
+            found.append((begin, nbytes, message(nbytes, network, ll, step, override, version), ll))
         return found
     counted = step
     ll = False
     if version == "2.27":
-        ll = small_ll and total <= per_peer * 16384
+        ll = small_ll and total <= per_peer * threshold
         counted = 65536 if ll else step
     low, high = (counted // 2, counted) if many else (counted // 8, 32 * counted)
     n = min(least, math.ceil(total / low))
@@ -143,19 +143,29 @@ def cut(total, network, own, facts, version):
     n = max(n, 1)
     q = math.ceil(math.ceil(total / n) / 4096) * 4096
     if version == "2.30":
-        ll = small_ll and total <= n * 16384
-    size = message(total, network, ll, step)
+        ll = small_ll and total <= n * threshold
+    size = message(total, network, ll, step, override, version)
     return [
         (min(i * q, total), min((i + 1) * q, total) - min(i * q, total), size, ll) for i in range(n)
     ]
 
 
-def message(nbytes, network, ll, step):
+def message(nbytes, network, ll, step, override, version):
+    """Data bytes of a full message."""
+    size = step
+    if network and nbytes < 8 * step:
+        size = step // 4 if nbytes < step else step // 2
+    if network and override:
+        size = override
     if ll:
-        return 32768
-    if not network or nbytes >= 8 * step:
-        return step
-    return step // 4 if nbytes < step else step // 2
+        size = 32768
+    if version == "2.21":
+        return size
+    # From 2.22.3 the number travels as a float of 4 significant bits.
+    unit = 1
+    while size // unit > 15:
+        unit *= 2
+    return size // unit * unit
 
 
 def plan(rank, sends, receives, host_of, facts, version):
