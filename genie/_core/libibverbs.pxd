@@ -47,7 +47,6 @@ cdef extern from * nogil:
         void (*ack_cq_events)(struct ibv_cq *, unsigned int);
         struct ibv_qp *(*create_qp)(struct ibv_pd *, struct ibv_qp_init_attr *);
         int (*modify_qp)(struct ibv_qp *, struct ibv_qp_attr *, int);
-        int (*query_qp)(struct ibv_qp *, struct ibv_qp_attr *, int, struct ibv_qp_init_attr *);
         int (*destroy_qp)(struct ibv_qp *);
         int (*query_ece)(struct ibv_qp *, struct ibv_ece *); /* optional, rdma-core 31 */
         int (*set_ece)(struct ibv_qp *, struct ibv_ece *);   /* optional */
@@ -78,7 +77,7 @@ cdef extern from * nogil:
         GENIE_NEED(create_comp_channel); GENIE_NEED(destroy_comp_channel);
         GENIE_NEED(create_cq); GENIE_NEED(destroy_cq); GENIE_NEED(get_cq_event);
         GENIE_NEED(ack_cq_events); GENIE_NEED(create_qp); GENIE_NEED(modify_qp);
-        GENIE_NEED(query_qp); GENIE_NEED(destroy_qp); GENIE_NEED(wc_status_str);
+        GENIE_NEED(destroy_qp); GENIE_NEED(wc_status_str);
         GENIE_NEED(get_async_event); GENIE_NEED(ack_async_event); GENIE_NEED(event_type_str);
         GENIE_MAY(query_gid_table, "_ibv_query_gid_table");
         GENIE_MAY(reg_mr_iova2, "ibv_reg_mr_iova2");
@@ -122,7 +121,9 @@ cdef extern from * nogil:
         return genie_ibv.query_gid_table ? genie_ibv.query_gid_table(c, e, n, 0, sizeof(*e))
                                          : -ENOSYS;
     }
-    static struct ibv_pd *genie_ibv_alloc_pd(struct ibv_context *c) { return genie_ibv.alloc_pd(c); }
+    static struct ibv_pd *genie_ibv_alloc_pd(struct ibv_context *c) {
+        return genie_ibv.alloc_pd(c);
+    }
     static int genie_ibv_dealloc_pd(struct ibv_pd *p) { return genie_ibv.dealloc_pd(p); }
     static struct ibv_mr *genie_ibv_reg_mr(struct ibv_pd *p, void *a, size_t n, int access) {
         if (access & IBV_ACCESS_OPTIONAL_RANGE) {
@@ -156,10 +157,6 @@ cdef extern from * nogil:
     static int genie_ibv_modify_qp(struct ibv_qp *q, struct ibv_qp_attr *a, int mask) {
         return genie_ibv.modify_qp(q, a, mask);
     }
-    static int genie_ibv_query_qp(struct ibv_qp *q, struct ibv_qp_attr *a, int mask,
-                                  struct ibv_qp_init_attr *i) {
-        return genie_ibv.query_qp(q, a, mask, i);
-    }
     static int genie_ibv_destroy_qp(struct ibv_qp *q) { return genie_ibv.destroy_qp(q); }
     static int genie_ibv_query_ece(struct ibv_qp *q, struct ibv_ece *e) {
         return genie_ibv.query_ece ? genie_ibv.query_ece(q, e) : EOPNOTSUPP;
@@ -173,7 +170,9 @@ cdef extern from * nogil:
     static int genie_ibv_get_async_event(struct ibv_context *c, struct ibv_async_event *e) {
         return genie_ibv.get_async_event(c, e);
     }
-    static void genie_ibv_ack_async_event(struct ibv_async_event *e) { genie_ibv.ack_async_event(e); }
+    static void genie_ibv_ack_async_event(struct ibv_async_event *e) {
+        genie_ibv.ack_async_event(e);
+    }
     static const char *genie_ibv_event_type_str(int t) {
         return genie_ibv.event_type_str((enum ibv_event_type)t);
     }
@@ -348,7 +347,6 @@ cdef extern from * nogil:
     void genie_ibv_ack_cq_events(ibv_cq *cq, unsigned int n)
     ibv_qp *genie_ibv_create_qp(ibv_pd *pd, ibv_qp_init_attr *attr)
     int genie_ibv_modify_qp(ibv_qp *qp, ibv_qp_attr *attr, int mask)
-    int genie_ibv_query_qp(ibv_qp *qp, ibv_qp_attr *attr, int mask, ibv_qp_init_attr *init)
     int genie_ibv_destroy_qp(ibv_qp *qp)
     int genie_ibv_query_ece(ibv_qp *qp, ibv_ece *ece)
     int genie_ibv_set_ece(ibv_qp *qp, ibv_ece *ece)

@@ -34,59 +34,11 @@ from genie._core.transport cimport (
 )
 
 import os
-import time
 
 from genie.errors import DeviceNotFoundError, InputError, TransportError, VerbsError
 
 include "verbs_path.pxi"
-
-cdef extern from * nogil:
-    """
-    /* RLIMIT_MEMLOCK in bytes, -1 for none. */
-    static int64_t genie_memlock(void) {
-        struct rlimit r;
-        if (getrlimit(RLIMIT_MEMLOCK, &r) || r.rlim_cur == RLIM_INFINITY) return -1;
-        return (int64_t)r.rlim_cur;
-    }
-    static void genie_clear_errno(void) { errno = 0; }
-    static void genie_no_block(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); }
-    /* `control` bytes of memory, then `slots` bytes that are the same `hot` bytes over and over. */
-    static char *genie_map(size_t control, size_t slots, size_t hot, int *file) {
-        size_t at;
-        char *base = mmap(NULL, control + slots, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (base == MAP_FAILED) return NULL;
-        *file = -1;
-        if (mmap(base, control, PROT_READ | PROT_WRITE,
-                 MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) goto failed;
-        *file = (int)syscall(SYS_memfd_create, "genie", 1U /* MFD_CLOEXEC */);
-        if (*file >= 0 && ftruncate(*file, (off_t)hot)) { close(*file); *file = -1; }
-        if (*file < 0) { /* no memfd here: real pages */
-            if (slots && mmap(base + control, slots, PROT_READ | PROT_WRITE,
-                     MAP_SHARED | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == MAP_FAILED) goto failed;
-            return base;
-        }
-        for (at = 0; at < slots; at += hot) {
-            size_t n = slots - at < hot ? slots - at : hot;
-            if (mmap(base + control + at, n, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
-                     *file, 0) == MAP_FAILED) goto failed;
-        }
-        return base;
-    failed:
-        if (*file >= 0) close(*file);
-        *file = -1;
-        munmap(base, control + slots);
-        return NULL;
-    }
-    static void genie_unmap(char *base, size_t n, int file) {
-        munmap(base, n);
-        if (file >= 0) close(file);
-    }
-    """
-    int64_t genie_memlock()
-    void genie_clear_errno()
-    void genie_no_block(int fd)
-    char *genie_map(size_t control, size_t slots, size_t hot, int *file)
-    void genie_unmap(char *base, size_t n, int file)
+include "verbs_memory.pxi"
 
 cdef enum:
     DECLARED = 0
@@ -124,275 +76,8 @@ def live() -> dict[str, int]:
     }
 
 
-def load(path: str | None = None) -> None:
-    """Open libibverbs, once.
-
-    Args:
-        path: The library; else `GENIE_LIBIBVERBS`, else the system's libibverbs.so.1.
-
-    Raises:
-        TransportError: It is not there or too old; says how to get it.
-    """
-    cdef char why[512]
-    name = path or os.environ.get(LIBRARY_VARIABLE) or LIBRARY
-    if genie_ibv_load(os.fsencode(name), why, sizeof(why)):
-        raise TransportError(
-            f"libibverbs is not usable here: {why.decode(errors='replace')} "
-            "(Debian/Ubuntu: apt install libibverbs1 ibverbs-providers; "
-            "RHEL: dnf install libibverbs)"
-        )
-
-
-def status_text(int status) -> str:
-    """Return libibverbs' words for a completion status."""
-    load()
-    return genie_ibv_wc_status_str(status).decode(errors="replace")
-
-
-cdef object text_of(const char *s):
-    return s.decode("utf-8", "replace") if s != NULL else ""
-
-
-cdef object no_devices(int error):
-    why = (
-        "no RDMA in this kernel (no ib_uverbs: modprobe ib_uverbs and the NIC's driver, or "
-        "rdma_rxe with `rdma link add rxe0 type rxe netdev IF` for Soft-RoCE)"
-        if error == ENOSYS
-        else os.strerror(error)
-        if error
-        else "the list is empty: is the NIC's RDMA driver loaded (see `rdma link`)?"
-    )
-    return DeviceNotFoundError(f"no RDMA device: {why}", name="", found=[])
-
-
-cdef object gid_rows(ibv_context *context, int port, ibv_port_attr *attr, str device):
-    """(index, gid, type, network interface) of the filled entries; type 0 IB, 1 v1, 2 v2, -1 ?"""
-    cdef ibv_gid_entry *table = <ibv_gid_entry *>calloc(MAX_GIDS, sizeof(ibv_gid_entry))
-    cdef ibv_gid gid
-    cdef Py_ssize_t n, i
-    if table == NULL:
-        raise MemoryError
-    rows = []
-    try:
-        n = genie_ibv_query_gid_table(context, table, MAX_GIDS)
-        if n >= 0:
-            for i in range(n):
-                if table[i].port_num == <uint32_t>port:
-                    rows.append((
-                        table[i].gid_index,
-                        bytes(table[i].gid.raw[:16]),
-                        <int>table[i].gid_type,
-                        interface_name(table[i].ndev_ifindex),
-                    ))
-            return rows
-    finally:
-        free(table)
-    for i in range(attr.gid_tbl_len):
-        if genie_ibv_query_gid(context, <uint8_t>port, <int>i, &gid):
-            continue
-        raw = bytes(gid.raw[:16])
-        if any(raw):
-            kind, netdev = gid_facts(device, port, i)
-            if attr.link_layer != IBV_LINK_LAYER_ETHERNET:
-                kind = 0
-            rows.append((i, raw, kind, netdev))
-    return rows
-
-
-def interface_name(index: int) -> str:
-    """Return the name of a network interface, "" where there is none."""
-    import socket
-
-    try:
-        return socket.if_indextoname(index) if index else ""
-    except OSError:
-        return ""
-
-
-def gid_facts(device: str, port: int, index: int) -> tuple[int, str]:
-    """Return (1 or 2 of RoCE, interface) of a GID from sysfs; -1 where the kernel does not say."""
-    base = f"/sys/class/infiniband/{device}/ports/{port}/gid_attrs"
-    kind, netdev = -1, ""
-    try:
-        with open(f"{base}/types/{index}") as file:
-            text = file.read()
-        kind = 2 if "v2" in text else 1
-        with open(f"{base}/ndevs/{index}") as file:
-            netdev = file.read().strip()
-    except OSError:
-        pass
-    return kind, netdev
-
-
-def devices() -> list[dict[str, object]]:
-    """Return the RDMA devices of this machine with their ports and GID tables.
-
-    Returns:
-        One dict a device: name, firmware, vendor_id, part_id, max_qp, max_qp_wr, max_cqe, max_mr,
-        and ports: number, state, active, mtu, max_mtu (bytes), lid, link_layer ("ethernet" or
-        "infiniband"), max_msg_bytes, width, speed (verbs codes), gids [(index, 16 bytes, type,
-        interface)].
-
-    Raises:
-        DeviceNotFoundError: There is none; says whether the kernel or the driver is missing.
-        TransportError: libibverbs is missing.
-    """
-    cdef int n = 0
-    cdef int i, k
-    cdef ibv_device **found
-    cdef ibv_context *context
-    cdef ibv_device_attr attr
-    cdef ibv_port_attr port
-    load()
-    genie_clear_errno()
-    found = genie_ibv_get_device_list(&n)
-    if found == NULL or n == 0:
-        error = errno if found == NULL else 0
-        if found != NULL:
-            genie_ibv_free_device_list(found)
-        raise no_devices(error)
-    rows = []
-    try:
-        for i in range(n):
-            name = text_of(genie_ibv_get_device_name(found[i]))
-            context = genie_ibv_open_device(found[i])
-            if context == NULL:
-                rows.append({"name": name, "error": os.strerror(errno), "ports": []})
-                continue
-            try:
-                if genie_ibv_query_device(context, &attr):
-                    rows.append({"name": name, "error": os.strerror(errno), "ports": []})
-                    continue
-                ports = []
-                for k in range(1, attr.phys_port_cnt + 1):
-                    if genie_ibv_query_port(context, <uint8_t>k, &port):
-                        continue
-                    ports.append({
-                        "number": k,
-                        "state": port.state,
-                        "active": port.state == IBV_PORT_ACTIVE,
-                        "mtu": 128 << port.active_mtu,
-                        "max_mtu": 128 << port.max_mtu,
-                        "lid": port.lid,
-                        "link_layer": (
-                            "ethernet" if port.link_layer == IBV_LINK_LAYER_ETHERNET
-                            else "infiniband"
-                        ),
-                        "max_msg_bytes": port.max_msg_sz,
-                        "width": port.active_width,
-                        "speed": port.active_speed,
-                        "gids": gid_rows(context, k, &port, name),
-                    })
-                rows.append({
-                    "name": name,
-                    "firmware": text_of(attr.fw_ver),
-                    "vendor_id": attr.vendor_id,
-                    "part_id": attr.vendor_part_id,
-                    "max_qp": attr.max_qp,
-                    "max_qp_wr": attr.max_qp_wr,
-                    "max_cqe": attr.max_cqe,
-                    "max_mr": attr.max_mr,
-                    "ports": ports,
-                })
-            finally:
-                genie_ibv_close_device(context)
-    finally:
-        genie_ibv_free_device_list(found)
-    return rows
-
-
-def gid_text(gid: bytes) -> str:
-    """Return a GID as an IPv6 address; IPv4-mapped ones show the IPv4 address."""
-    import ipaddress
-
-    address = ipaddress.IPv6Address(gid)
-    mapped = address.ipv4_mapped
-    return f"::ffff:{mapped}" if mapped is not None else str(address)
-
-
-cdef object failure(str call, int error, str where):
-    """The VerbsError of a failed call; `error` is an errno."""
-    return VerbsError(
-        f"{call}: [Errno {error}] {os.strerror(error)}: {where}", call=call, errno=error
-    )
-
-
-cdef int note(const char **calls, int *errors, int n, const char *call, int rc) noexcept nogil:
-    """Count a failed call, remember the first eight."""
-    if rc == 0:
-        return n
-    if calls != NULL and n < 8:
-        calls[n] = call
-        errors[n] = rc if rc > 0 else errno
-    return n + 1
-
-
-cdef int give_back(verbs_t *t, const char **calls, int *errors) noexcept:
-    """Destroy everything in reverse of its creation; how many calls failed.
-
-    Each object is forgotten whether or not its destroy call succeeded, so nothing is tried twice.
-    """
-    global live_qps, live_cqs, live_mrs, live_mappings, live_channels, live_pds, live_contexts
-    cdef ibv_qp_attr attr
-    cdef port_t *p
-    cdef uint32_t i
-    cdef int n = 0
-    cdef int64_t deadline
-    cdef uint64_t posted
-    if t.qps != NULL:
-        # What is still posted is flushed and seen before its memory goes.
-        memset(&attr, 0, sizeof(attr))
-        attr.qp_state = IBV_QPS_ERR
-        for i in range(t.n_qps):
-            if t.qps[i].qp != NULL:
-                genie_ibv_modify_qp(t.qps[i].qp, &attr, IBV_QP_STATE)
-        deadline = genie_verbs_now() + 200_000_000
-        while True:
-            progress(t)
-            t.first = t.last = 0
-            posted = 0
-            for i in range(t.n_qps):
-                if t.qps[i].qp != NULL:
-                    posted += t.qps[i].receives
-            if posted == 0 or genie_verbs_now() > deadline:
-                break
-        for i in range(t.n_qps):
-            if t.qps[i].qp != NULL:
-                n = note(calls, errors, n, "ibv_destroy_qp", genie_ibv_destroy_qp(t.qps[i].qp))
-                t.qps[i].qp = NULL
-                live_qps -= 1
-    for i in range(t.n_cqs):
-        n = note(calls, errors, n, "ibv_destroy_cq", genie_ibv_destroy_cq(t.cqs[i].cq))
-        live_cqs -= 1
-    t.n_cqs = 0
-    for i in range(t.n_ports):
-        p = &t.ports[i]
-        if p.mr != NULL:
-            n = note(calls, errors, n, "ibv_dereg_mr", genie_ibv_dereg_mr(p.mr))
-            p.mr = NULL
-            p.registered = 0
-            live_mrs -= 1
-    for i in range(t.n_nics):
-        if t.nics[i].at != NULL:
-            genie_unmap(t.nics[i].at, t.nics[i].length, t.nics[i].file)
-            t.nics[i].at = NULL
-            live_mappings -= 1
-    for i in range(t.n_ports):
-        p = &t.ports[i]
-        if p.channel != NULL:
-            n = note(calls, errors, n, "ibv_destroy_comp_channel",
-                     genie_ibv_destroy_comp_channel(p.channel))
-            p.channel = NULL
-            live_channels -= 1
-        if p.pd != NULL:
-            n = note(calls, errors, n, "ibv_dealloc_pd", genie_ibv_dealloc_pd(p.pd))
-            p.pd = NULL
-            live_pds -= 1
-        if p.context != NULL:
-            n = note(calls, errors, n, "ibv_close_device", genie_ibv_close_device(p.context))
-            p.context = NULL
-            live_contexts -= 1
-    return n
+include "verbs_devices.pxi"
+include "verbs_close.pxi"
 
 
 cdef void capsule_gone(object capsule) noexcept:
@@ -698,7 +383,7 @@ cdef class Verbs:
         self.peers.append(peer)
 
     def memory(self) -> list[dict[str, object]]:
-        """Return what `allocate` will take, a row for each device: bytes to pin, QPs, CQ entries."""
+        """Return what `allocate` will take, a row a device: bytes to pin, QPs, CQ entries."""
         cdef verbs_t *t = self.t
         cdef uint32_t i, k
         cdef conn_t *c
@@ -846,7 +531,7 @@ cdef class Verbs:
                 at += c.length
                 for i in range(ROWS):
                     c.entries[i].nreqs = 1
-                    for dev in range(c.n_devs):
+                    for dev in range(<int>c.n_devs):
                         c.entries[i].rkeys[dev] = t.ports[nic.first_port + dev].mr.rkey
         return 0
 
@@ -1007,7 +692,9 @@ cdef class Verbs:
             "rkeys": [t.ports[first + dev].mr.rkey for dev in range(c.n_devs)],
         }
 
-    def connect(self, uint32_t conn, remote: dict[str, object], ports: list[dict[str, object]]) -> list[tuple[int, int, int]]:
+    def connect(
+        self, uint32_t conn, remote: dict[str, object], ports: list[dict[str, object]]
+    ) -> list[tuple[int, int, int]]:
         """Bring a connection's QPs to RTS towards the peer.
 
         Args:
@@ -1281,7 +968,9 @@ cdef class Verbs:
         self.is_closed = True
         failed = give_back(self.t, calls, errors)
         if failed:
-            words = [f"{text_of(calls[i])}: {os.strerror(errors[i])}" for i in range(min(failed, 8))]
+            words = [
+                f"{text_of(calls[i])}: {os.strerror(errors[i])}" for i in range(min(failed, 8))
+            ]
             raise TransportError(f"closing the verbs transport: {'; '.join(words)}")
 
     def __dealloc__(self):

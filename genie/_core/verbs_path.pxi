@@ -454,7 +454,7 @@ cdef void long_send(verbs_t *t, conn_t *c) noexcept nogil:
         if not last:
             gather_write(t, c, q, message, from_, target, c.long_rkeys[q.remote_dev], <uint32_t>n)
             if q.covered >= q.room // 4:
-                q.tail.send_flags |= IBV_SEND_SIGNALED
+                q.tail.send_flags |= <unsigned int>IBV_SEND_SIGNALED
                 q.covered = 0
             c.long_offset += n
             continue
@@ -503,7 +503,7 @@ cdef int v_post_send(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
     else:
         e = &open_loop
         e.address = c.remote
-        for j in range(MAX_DEVS):
+        for j in range(<uint32_t>MAX_DEVS):
             e.rkeys[j] = c.long_rkeys[j]
     c.next += 1
     if c.n_qps == 1 and nbytes <= c.piece and not (c.split and nbytes > t.ar_threshold):
@@ -519,7 +519,7 @@ cdef int v_post_send(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
         c.long_offset = 0
         c.long_size = nbytes
         c.long_target = e.address
-        for j in range(MAX_DEVS):
+        for j in range(<uint32_t>MAX_DEVS):
             c.long_rkeys[j] = e.rkeys[j]
         t.longs[t.n_longs] = <uint32_t>(c - t.conns)
         t.n_longs += 1

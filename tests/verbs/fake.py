@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from genie._core import verbs
+from genie.errors import VerbsError
 from genie.replay.connections import CONN
 from genie.replay.transports.verbs import VerbsTransport
 from genie.replay.transports.verbs_config import VerbsConfig
@@ -87,8 +88,17 @@ def together(*calls: Any) -> list[Any]:
     for thread in threads:
         thread.join()
     if errors:
-        raise errors[0]
+        # What failed here counts more than what its peer found out.
+        raise next((e for e in errors if isinstance(e, VerbsError)), errors[0])
     return results
+
+
+def _connect(transport: VerbsTransport, where: Any, timeout: float) -> None:
+    try:
+        transport.connect(where, SECRET, timeout=timeout)
+    except BaseException:
+        transport.close(0.1)
+        raise
 
 
 @contextmanager
@@ -120,7 +130,7 @@ def workers(
                 )
             )
         where = {t.worker: t.listen() for t in made}
-        together(*[lambda t=t: t.connect(where, SECRET, timeout=timeout) for t in made])
+        together(*[lambda t=t: _connect(t, where, timeout) for t in made])
         yield made
     finally:
         together(*[lambda t=t: t.close(0.2) for t in made])

@@ -112,8 +112,10 @@ def golden() -> dict:  # type: ignore[type-arg]
     pytest.skip("no golden/ib.json.gz")
 
 
-GROUPS = {1: (("fake0",), ("fake1",)), 2: (("fake0", "fake1"), ("fake2", "fake3")),
-          4: (tuple(f"fake{i}" for i in range(4)), tuple(f"fake{i}" for i in range(4, 8)))}  # fmt: skip
+GROUPS = {
+    n: (tuple(f"fake{i}" for i in range(n)), tuple(f"fake{i}" for i in range(n, 2 * n)))
+    for n in (1, 2, 4)
+}
 
 
 def merged(ndevs: int, **fields: object) -> VerbsConfig:

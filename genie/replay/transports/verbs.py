@@ -248,6 +248,8 @@ class VerbsTransport:
         peers = sorted(set(self._peer.values()))
         sockets = self._meet(peers, addresses, secret, timeout)
         self._exchange = Exchange(self.worker, sockets)
+        # On an error the sockets stay open until close(): the worker first says what happened, and
+        # only then do its peers find it gone.
         self._greet(peers, deadline)
         for conn in self._ids:
             self._declare(conn)
