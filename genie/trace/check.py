@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genie.errors import TraceError
-from genie.trace import match
+from genie.trace import deadlock, match
 from genie.trace.kinds import Coll, Kind
 from genie.trace.model import Order, RankTrace, Trace
 from genie.trace.notes import where_is
@@ -32,6 +32,8 @@ def find_problems(trace: Trace) -> list[TraceError]:
     found += _groups(trace)
     found += match.collectives(trace)
     found += match.transfers(trace)
+    if not found:
+        found += deadlock.waits(trace)
     if trace.sizes_in_elements:
         text = (
             f"{trace.path}: sizes are in elements (made by the symbolic tensor graph); say of "

@@ -242,24 +242,44 @@ def _count(ends: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
     return np.arange(len(ends)) - np.repeat(starts, np.diff(np.append(starts, len(ends))))
 
 
-def transfers(trace: Trace) -> Found:
-    """Return sends nobody receives, receives nobody sends, and pairs that differ in size.
+Matched = tuple[
+    npt.NDArray[np.void], npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]
+]
 
-    The k-th send of a (group, source, destination, tag) belongs to the k-th such receive.
-    """
+
+def _matched(trace: Trace) -> Matched:
+    # Both ends of all transfers by key and number; which end, its number, and where the first
+    # end of every pair stands (its second follows).
     sends, receives = _ends(trace, Kind.COMM_SEND), _ends(trace, Kind.COMM_RECV)
-    if not len(sends) and not len(receives):
-        return []
     both = np.concatenate([sends, receives])
     which = np.repeat([0, 1], [len(sends), len(receives)])
     nth = np.concatenate([_count(sends), _count(receives)])
     order = np.lexsort((which, nth, both["tag"], both["dst"], both["src"], both["group"]))
     both, which, nth = both[order], which[order], nth[order]
-    paired = np.zeros(len(both), np.bool_)
     same = (nth[1:] == nth[:-1]) & (which[1:] == 1) & (which[:-1] == 0)
     for field in ("group", "src", "dst", "tag"):
         same &= both[field][1:] == both[field][:-1]
-    first = np.flatnonzero(same)
+    return both, which, nth, np.flatnonzero(same)
+
+
+def pairs(
+    trace: Trace, starts: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the send and the receive of every pair, numbered over all ranks by `starts`."""
+    both, _, _, first = _matched(trace)
+    numbers = starts[both["rank"]] + both["node"]
+    return numbers[first], numbers[first + 1]
+
+
+def transfers(trace: Trace) -> Found:
+    """Return sends nobody receives, receives nobody sends, and pairs that differ in size.
+
+    The k-th send of a (group, source, destination, tag) belongs to the k-th such receive.
+    """
+    both, which, nth, first = _matched(trace)
+    if not len(both):
+        return []
+    paired = np.zeros(len(both), np.bool_)
     paired[first] = paired[first + 1] = True
     found: Found = []
     alone = np.flatnonzero(~paired)

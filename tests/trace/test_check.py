@@ -361,6 +361,40 @@ def test_splits_that_sum_to_something_else(tmp_path: Path) -> None:
     assert "sum to 8 bytes, but a comm_size of 9" in reason(built(tmp_path, 2, fill))
 
 
+def test_ranks_that_wait_for_each_other(tmp_path: Path) -> None:
+    # Rank 0 runs a before b, rank 1 b before a; each rank alone is in order.
+    def fill(builder: Builder, rank: int) -> None:
+        names = ("a", "b") if rank == 0 else ("b", "a")
+        one = builder.node("COMM_COLL", names[0], coll="all_reduce", nbytes=8, group=names[0])
+        builder.node("COMM_COLL", names[1], coll="all_reduce", nbytes=8, group=names[1], deps=[one])
+
+    text = reason(built(tmp_path, 2, fill, {"a": [0, 1], "b": [0, 1]}))
+    assert "wait for each other for ever" in text
+    assert "(a) of group 'a'" in text and "(b) of group 'b'" in text
+
+    def free(builder: Builder, rank: int) -> None:
+        for name in ("a", "b") if rank == 0 else ("b", "a"):
+            builder.node("COMM_COLL", name, coll="all_reduce", nbytes=8, group=name)
+
+    built(tmp_path, 2, free, {"a": [0, 1], "b": [0, 1]}).check()
+
+
+def test_receives_that_wait_for_each_other(tmp_path: Path) -> None:
+    def fill(builder: Builder, rank: int) -> None:
+        got = builder.node("COMM_RECV", "r", peer=1 - rank, nbytes=8)
+        builder.node("COMM_SEND", "s", peer=1 - rank, nbytes=8, deps=[got])
+
+    with pytest.raises(DependencyCycleError, match="wait for each other") as caught:
+        built(tmp_path, 2, fill).check()
+    assert len(caught.value.nodes) == 4
+
+    def exchange(builder: Builder, rank: int) -> None:
+        builder.node("COMM_RECV", "r", peer=1 - rank, nbytes=8)
+        builder.node("COMM_SEND", "s", peer=1 - rank, nbytes=8)
+
+    built(tmp_path, 2, exchange).check()
+
+
 def test_every_reason_is_told(tmp_path: Path) -> None:
     trace = raw(tmp_path, comp(1, 1), comp(2, 77), w.v4(3, "c", 7), w.coll_v4(4, size=1 << 60))
     assert len(trace.problems()) == 4
