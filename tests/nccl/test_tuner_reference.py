@@ -157,13 +157,14 @@ def test_groups_equal_the_reference(cluster, nccl, tasks):
                 choose(kind, count, dtype, op, cluster, nccl)
         return
     sized = [(*task, DTYPE_SIZE[task[2]]) for task in tasks]
-    pipelined = 1 if v < (2, 22, 3) else -(-len(tasks) // cluster.coll_channels)
     decided = []
     for bundle in plain_group.order(sized, cluster.n_ranks, v):
         kind, _, dtype, op, _ = sized[bundle[0]]
         nbytes = sum(whole_bytes(kind, sized[i][1], sized[i][2], cluster) for i in bundle)
         if kind in ("all_gather", "broadcast"):
             dtype = "int8"
+        together = len(bundle) if v < (2, 22, 3) else len(tasks)
+        pipelined = -(-together // cluster.coll_channels)
         method = plain_tuner.choose(kind, nbytes, dtype, op, c, v, env, pipelined)
         decided += [(i, method, nbytes) for i in bundle]
     if v >= (2, 22, 3):

@@ -23,7 +23,7 @@ GRAIN: Switch[dict[str, int] | None] = Switch(
     "chunk grain", {"2.20.5": None, "2.22.3": {"ll": 16, "ll128": 1920, "simple": 512}}
 )
 #: Whether the size rules look at one channel's part (before: at the whole collective).
-BY_PART = Switch("chunk rules look at", {"2.20.5": False, "2.22.3": True})
+BY_PART = Switch("chunk rules look at one channel's part", {"2.20.5": False, "2.22.3": True})
 
 _NVLS_STEPS = ((32, 262144), (16, 131072), (4, 65536), (1, 32768))
 

@@ -249,7 +249,9 @@ def _decide_by_sort(items: Sequence[_Item], cluster: Cluster, nccl: Nccl) -> Dec
         end = start
         while end < len(ordered) and ordered[end].family == ordered[start].family:
             end += 1
-        decided += _together(ordered[start:end], cluster, nccl, 1)
+        # Operations that share a choice, by channel; golden data do not tell it from one.
+        pipelined = cdiv(end - start, max(cluster.coll_channels, 1))
+        decided += _together(ordered[start:end], cluster, nccl, pipelined)
         start = end
     return decided
 

@@ -221,9 +221,10 @@ class Tuning:
         if not self.choice.channels:
             return "  one rank: NCCL copies inside the GPU"
         where = "" if self.choice.source == "model" else f" (given by {self.choice.source})"
+        plural = "s" if self.choice.channels > 1 else ""
         return (
             f"  takes {self.choice.algorithm} {self.choice.protocol}, at most "
-            f"{self.choice.channels} channels of {self.choice.warps} warps, "
+            f"{self.choice.channels} channel{plural} of {self.choice.warps} warps, "
             f"{self.choice.time_us:.6g} us{where}"
         )
 
@@ -233,7 +234,7 @@ class Tuning:
             since.setdefault(release, []).append(name)
         lines = ["  rules in force, by the release that brought them:"]
         for release in sorted(since, key=lambda text: [int(part) for part in text.split(".")]):
-            text = f"{release}: {', '.join(since[release])}"
+            text = f"{release}: {'; '.join(since[release])}"
             lines += textwrap.wrap(text, 96, initial_indent="    ", subsequent_indent="      ")
         return lines
 
