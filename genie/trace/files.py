@@ -10,6 +10,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from io import BufferedReader
 from pathlib import Path
 
 from genie.errors import TraceError
@@ -89,7 +90,7 @@ class Source:
         if self._data is not None:
             yield self._data
             return
-        with open(self.path, "rb") as file:
+        with self._opened() as file:
             status = os.fstat(file.fileno())
             if (status.st_size, status.st_mtime_ns) != self._identity:
                 raise TraceError(f"{self.path}: changed since it was loaded", path=str(self.path))
@@ -103,9 +104,20 @@ class Source:
         """Return `length` bytes of the content from `offset` on."""
         if self._data is not None:
             return self._data[offset : offset + length]
-        with open(self.path, "rb") as file:
+        with self._opened() as file:
             file.seek(offset)
             return file.read(length)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[BufferedReader]:
+        try:
+            file = open(self.path, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise TraceError(
+                f"{self.path}: {error.strerror or error}", path=str(self.path)
+            ) from error
+        with file:
+            yield file
 
 
 def find(path: str | os.PathLike[str]) -> FileSet:
@@ -115,6 +127,13 @@ def find(path: str | os.PathLike[str]) -> FileSet:
         TraceError: There is none, or there is more than one.
     """
     target = Path(path)
+    try:
+        return _find(target)
+    except OSError as error:
+        raise TraceError(f"{target}: {error.strerror or error}", path=str(path)) from error
+
+
+def _find(target: Path) -> FileSet:
     if target.is_dir():
         return _in_folder(target)
     if target.is_file():
@@ -125,7 +144,9 @@ def find(path: str | os.PathLike[str]) -> FileSet:
     if name in sets:
         return _choose(folder, name, sets)
     known = f"; {folder} holds the prefixes {_listed(sets)}" if sets else ""
-    raise TraceError(f"no trace at {target}: no such file, folder or prefix{known}", path=str(path))
+    raise TraceError(
+        f"no trace at {target}: no such file, folder or prefix{known}", path=str(target)
+    )
 
 
 def _listed(names: object, most: int = 8) -> str:

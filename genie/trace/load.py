@@ -111,7 +111,10 @@ def _read_rank(
     with source.view() as data:
         if version.looks_like_text(head) and 0 in scanner.probe(data, 1)[:2]:
             return _refused(rank, path, "not a Chakra trace but text")
-        read = scanner.scan(data, found, names)
+        try:
+            read = scanner.scan(data, found, names)
+        except MemoryError as error:
+            raise TraceError(f"{path}: {error}", path=path, rank=rank) from error
         header = bytes(data[slice(*_range(read.metadata))]) if read.metadata else b""
     metadata = wire.metadata(header, found)
     schema = metadata.get("schema") or metadata.get("version") or ""

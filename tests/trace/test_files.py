@@ -290,3 +290,10 @@ def test_a_file_that_changed_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "t.0.et").write_bytes(b"")
     with pytest.raises(TraceError, match="changed since it was loaded"):
         trace.ranks[0].names()
+
+
+def test_a_file_that_went_away_is_named(tmp_path: Path) -> None:
+    trace = load(put(tmp_path, ONE))
+    (tmp_path / "t.0.et").unlink()
+    with pytest.raises(TraceError, match=r"t\.0\.et: No such file"):
+        trace.ranks[0].name(0)
