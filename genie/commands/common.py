@@ -132,6 +132,10 @@ def check_output(args: argparse.Namespace) -> None:
     """Refuse an output folder that is in the way, before any work is done."""
     if args.output and os.path.lexists(args.output) and not args.force:
         raise InputError(f"{args.output} exists; --force replaces it")
+    if args.output:
+        from genie.replay.record_io import check_target
+
+        check_target(args.output, args.force)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

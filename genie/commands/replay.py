@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     if args.perfetto:
         from genie.replay.perfetto import export
 
-        export(recording, args.perfetto)
+        export(recording, args.perfetto, force=args.force)
         if not args.json:
             print(f"perfetto: {args.perfetto}")
     return code
