@@ -269,7 +269,7 @@ def parts(
         jobs: the works.
         rules: the communicator's numbers.
         host_of: host of each rank.
-        proxies: proxy rank of sends to each rank (PXN), this rank itself if not given.
+        proxies: local rank of the proxy of sends to each rank (PXN); one for all if not given.
     """
     into = _side(rank, 1, jobs.receive_peer, jobs.receive_bytes, jobs, rules, host_of)
     out = _side(rank, 0, jobs.send_peer, jobs.send_bytes, jobs, rules, host_of)
@@ -280,7 +280,7 @@ def parts(
     for name, column in columns.items():
         table[name] = column[order]
     _batch(table, jobs, rules)
-    _windows(table, rank, proxies)
+    _windows(table, proxies)
     return table
 
 
@@ -391,22 +391,26 @@ def _batches_one_by_one(
     return batch
 
 
-def _windows(table: npt.NDArray[np.void], rank: int, proxies: npt.NDArray[np.int64] | None) -> None:
+def _windows(table: npt.NDArray[np.void], proxies: npt.NDArray[np.int64] | None) -> None:
     """Fills `window`: min(8, 16 / parts that share a proxy queue) messages (spec 3.9)."""
     table["window"] = 8
-    remote = table["intra"] == 0
-    if not remote.any():
+    rows = np.flatnonzero(table["intra"] == 0)
+    if not len(rows):
         return
-    rows = table[remote]
-    proxy = np.full(len(rows), rank, np.int64)
-    if proxies is not None:
-        sends = rows["direction"] == 0
-        proxy[sends] = proxies[rows["peer"][sends]]
-    # Rows come by channel and batch, so equal ones are neighbours.
-    fresh = np.ones(len(rows), np.bool_)
-    fresh[1:] = (rows["channel"][1:] != rows["channel"][:-1]) | (
-        rows["batch"][1:] != rows["batch"][:-1]
+    channel, batch, peer, sends = (
+        table["channel"][rows],
+        table["batch"][rows],
+        table["peer"][rows],
+        table["direction"][rows] == 0,
     )
-    key = np.cumsum(fresh) << 33 | rows["direction"].astype(np.int64) << 32 | proxy
-    _, inverse, counts = np.unique(key, return_inverse=True, return_counts=True)
-    table["window"][remote] = np.clip(16 // counts[inverse.reshape(-1)], 1, 8)
+    # Rows come by channel and batch, so those of one batch are neighbours; all its receives
+    # share this rank's queue, its sends the queue of their proxy.
+    fresh = np.zeros(len(rows), np.int64)
+    fresh[1:] = (channel[1:] != channel[:-1]) | (batch[1:] != batch[:-1])
+    queue = np.zeros(len(rows), np.int64)
+    if proxies is not None:
+        queue[sends] = proxies[peer[sends]]
+    queues = int(queue.max()) + 2
+    key = np.cumsum(fresh) * queues + np.where(sends, queue + 1, 0)
+    counts = np.bincount(key)
+    table["window"][rows] = np.clip(16 // counts[key], 1, 8)

@@ -119,26 +119,31 @@ class P2PSchedule(Schedule):
         # The NIC depends on the peer only through its GPU number (spec 1.8), so one question
         # for each GPU number, channel and direction answers all rows.
         gpu = np.asarray(self.cluster.gpu_of, np.int64)[rows["peer"]]
-        key = gpu << 17 | rows["channel"].astype(np.int64) << 1 | rows["direction"]
-        unique, first, inverse = np.unique(key, return_index=True, return_inverse=True)
-        answers = np.zeros((len(unique), 2), np.int64)
-        for i, at in enumerate(first.tolist()):
-            row = rows[at]
-            answers[i] = self.cluster.nic(
+        key = (gpu * self.rules.channels + rows["channel"]) * 2 + rows["direction"]
+        example = np.full(int(key.max(initial=0)) + 1, -1, np.int64)
+        example[key] = np.arange(len(key))
+        answers = np.zeros((len(example), 2), np.int64)
+        for asked in np.flatnonzero(example >= 0).tolist():
+            row = rows[int(example[asked])]
+            answers[asked] = self.cluster.nic(
                 rank, int(row["peer"]), int(row["channel"]), "p2p", int(row["direction"])
             )
-        found = answers[inverse.reshape(-1)]
+        found = answers[key]
         return found[:, 0], found[:, 1]
 
     def _proxies(self, rank: int) -> IntArray:
-        """Proxy of a send to each rank; a rank on the same host needs none."""
-        host, gpu = np.asarray(self.cluster.host_of), np.asarray(self.cluster.gpu_of)
-        proxies = np.full(self.cluster.n_ranks, rank, np.int64)
+        """Local rank of the proxy of a send to each rank; a rank on the same host needs none."""
+        cluster = self.cluster
+        host, gpu = np.asarray(cluster.host_of), np.asarray(cluster.gpu_of)
+        proxies = np.zeros(cluster.n_ranks, np.int64)
         away = np.flatnonzero(host != host[rank])
-        numbers, first = np.unique(gpu[away], return_index=True)
-        for number, at in zip(numbers.tolist(), first.tolist(), strict=True):
-            peer = int(away[at])
-            proxies[away[gpu[away] == number]] = self.cluster.nic(rank, peer, 0, "p2p", 0)[1]
+        example = np.full(int(gpu.max()) + 1, -1, np.int64)
+        example[gpu[away]] = away
+        local = np.zeros(len(example), np.int64)
+        for number in np.flatnonzero(example >= 0).tolist():
+            proxy = cluster.nic(rank, int(example[number]), 0, "p2p", 0)[1]
+            local[number] = cluster.local_of[proxy]
+        proxies[away] = local[gpu[away]]
         return proxies
 
     @property

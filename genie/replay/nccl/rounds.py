@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -58,15 +59,13 @@ def bit_reverse(values: IntArray, size: int) -> IntArray:
     return out
 
 
-def quadratic(size: int) -> list[int]:
+@lru_cache(maxsize=64)
+def quadratic(size: int) -> IntArray:
     """The offsets 0..size-1 in quadratic order: 0, 1, 3, 6, 10, ... modulo a power of two."""
     power = 1 << (size - 1).bit_length()
-    offsets, delta = [], 0
-    for i in range(power):
-        if delta < size:
-            offsets.append(delta)
-        delta = (delta + i + 1) % power
-    return offsets
+    number = np.arange(power)
+    offsets: IntArray = number * (number + 1) // 2 % power
+    return offsets[offsets < size]
 
 
 def _stepped(size: int) -> Iterator[int]:
@@ -97,7 +96,7 @@ def rounds(
         return _stepped_rounds(rank, hosts, channels)
     if order == "groups":
         size = group_size if many else len(hosts[0])
-        table = np.concatenate([host.reshape(-1, size) for host in hosts])
+        table = np.concatenate(hosts).reshape(-1, size)
         inner = np.arange(size)
     else:
         size = len(hosts[0])
@@ -107,9 +106,9 @@ def rounds(
             table = np.sort(table, axis=0)
         else:
             table = np.stack(hosts)
-        inner = np.array(quadratic(size))
+        inner = quadratic(size)
     (group,), (local,) = np.nonzero(table == rank)
-    outer = np.array(quadratic(len(table)))
+    outer = quadratic(len(table))
     send = table[np.ix_((group + outer) % len(table), (local + inner) % size)].reshape(-1)
     receive = table[np.ix_((group - outer) % len(table), (local - inner) % size)].reshape(-1)
     number = np.arange(len(send))
