@@ -319,17 +319,26 @@ class ClusterFacts:
         """
         if direction not in SEND and direction not in RECV:
             raise InputError(f"direction {direction!r}: expected 0 or 'send', 1 or 'recv'")
-        layout, sending = self.layout, direction in SEND
-        host = int(layout.host[rank])
-        index = int(layout.gpu_sets[1][host])
-        other = int(layout.gpu[peer]) if kind == "p2p" else -1
+        sending = direction in SEND
+        hosts, gpus, set_of_host = self._where
+        host = hosts[rank]
+        index = set_of_host[host]
+        other = gpus[peer] if kind == "p2p" else -1
         # Hosts with the same GPUs share the answer, told as a local rank.
-        key = (index, int(layout.gpu[rank]), other, channel, kind, sending)
+        key = (index, gpus[rank], other, channel, kind, sending)
         found = self._edges.get(key)
         if found is None:
             found = self._edges[key] = self._edge(*key)
         nic, proxy = found
-        return nic, rank if proxy < 0 else int(layout.by_host[layout.offset[host] + proxy])
+        if proxy < 0:
+            return nic, rank
+        return nic, int(self.layout.by_host[self.layout.offset[host] + proxy])
+
+    @cached_property
+    def _where(self) -> tuple[list[int], list[int], list[int]]:
+        """Host and GPU of each rank, GPU set of each host, as lists: quicker to look up."""
+        layout = self.layout
+        return layout.host.tolist(), layout.gpu.tolist(), layout.gpu_sets[1].tolist()
 
     def _edge(
         self, index: int, gpu: int, peer_gpu: int, channel: int, kind: str, sending: bool
