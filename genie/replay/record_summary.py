@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genie.replay.bandwidth import algbw_gbps, bus_factor
+from genie.replay.record_health import cpu_limits, health_line
 from genie.replay.tables import COLLECTIVES, KINDS, N_COLLECTIVES
 from genie.units import format_size, format_time
 
@@ -165,7 +166,13 @@ def _align(rows: list[tuple[str, ...]], left: int) -> list[str]:
 
 
 def _notes(rec: Recording) -> list[str]:
-    out = [f"warning: {text}" for text in rec.manifest.get("warnings", ())]
+    line = health_line(rec)
+    out = [line] if line else []
+    out += [f"warning: {text}" for text in rec.manifest.get("warnings", ())]
+    limits = cpu_limits(rec)
+    if limits:
+        more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
+        out.append(f"warning: the CPU, not the network, may have set the pace: {limits[0]}{more}")
     if not rec.complete:
         out.append(f"INCOMPLETE: {rec.manifest.get('incomplete') or 'the run did not finish'}")
     messages = rec.column("failures", "message")

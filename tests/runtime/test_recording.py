@@ -11,6 +11,7 @@ import pytest
 
 from genie.errors import InputError, RecordError, RecordVersionError
 from genie.replay.bandwidth import algbw_gbps, bus_factor, size_bytes
+from genie.replay.record_health import cpu_limits
 from genie.replay.recording import Recording
 from genie.replay.tables import KINDS, TABLES, empty
 from runtime.sample import recording
@@ -250,3 +251,18 @@ def test_plots():
     assert line.get_ydata()[0] == pytest.approx(1.5 * 1_000_000 / 101_000)
     with pytest.raises(InputError):
         rec.plot(what="pie")  # type: ignore[arg-type]
+
+
+def test_health_says_when_the_cpu_was_the_limit():
+    rec = recording()
+    assert cpu_limits(rec) == [] and "set the pace" not in rec.summary()
+    rec.health["host_cpu_busy"] = [0.5, 0.99]
+    rec.health["workers_on_host"] = 2
+    assert cpu_limits(rec) == []  # as many cores as workers: they spin
+    rec.health["workers_on_host"] = 4
+    rec.health["timer_error_p99_ns"] = [2_500_000.0, 40.0]
+    first, second = cpu_limits(rec)
+    assert "worker 0: compute ended up to 2.5 ms late" in first
+    assert "worker 1: its host's CPUs were 99 % busy with 4 workers on 2 cores" in second
+    assert "health: compute ends late by p99 2.5 ms, host CPU 99 % busy" in rec.summary()
+    assert "the CPU, not the network, may have set the pace" in rec.summary()
