@@ -105,13 +105,20 @@ def run(cases: dict[int, int] | None = None, repeats: int = REPEATS) -> list[dic
         python = os.environ.get("GENIE_PEERS_PYTHON", str(HERE.parent / ".venv-peers/bin/python"))
         if Path(python).exists():
             jobs["gloo (torch)"] = lambda: gloo_times(python, cases)
-        for _ in range(repeats):
-            for name in random.sample(sorted(jobs), len(jobs)):
-                found.setdefault(name, []).append(jobs[name]())
-    return _rows(found, cases)
+        fifo = os.environ.get("GENIE_BENCH_FIFO", "") not in ("", "0")
+        if fifo:
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
+        try:
+            for _ in range(repeats):
+                for name in random.sample(sorted(jobs), len(jobs)):
+                    found.setdefault(name, []).append(jobs[name]())
+        finally:
+            if fifo:
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    return _rows(found, cases, "; all with SCHED_FIFO" if fifo else "")
 
 
-def _rows(found: dict[str, list[Times]], cases: dict[int, int]) -> list[dict]:
+def _rows(found: dict[str, list[Times]], cases: dict[int, int], how: str) -> list[dict]:
     rows = []
     goals = {"Open MPI tcp": MPI_GOAL, "gloo (torch)": GLOO_GOAL}
     for nbytes in cases:
@@ -122,7 +129,7 @@ def _rows(found: dict[str, list[Times]], cases: dict[int, int]) -> list[dict]:
             row = {
                 "area": f"all_reduce {nbytes} B, 2 workers, loopback TCP",
                 "ours": mine,
-                "unit": "us",
+                "unit": "us a call",
                 "peer": peer,
                 "goal": text,
                 "spread": (max(ours) - min(ours)) / mine,
@@ -130,7 +137,7 @@ def _rows(found: dict[str, list[Times]], cases: dict[int, int]) -> list[dict]:
             if peer in found:
                 theirs = statistics.median(times[nbytes] for times in found[peer])
                 row |= {"peer_value": theirs, "ratio": theirs / mine}
-                row["note"] = "same bytes; the peer also adds"
+                row["note"] = "same bytes; the peer also adds" + how
             else:
                 row["note"] = "peer not installed here"
             rows.append(row)

@@ -940,7 +940,7 @@ cdef class Tcp:
         int64_t spin_ns = 0,
         int run_ahead = 64,
         int64_t stripe_min = 1 << 20,
-        int64_t copy_max = 16384,
+        int64_t copy_max = 2048,
         int64_t file_min = 32768,
         int direct_max = 4,
     ):
