@@ -208,6 +208,29 @@ def test_killed_worker_on_another_host(how, request, tmp_path):
     assert star_workers(star) == []
 
 
+@pytest.mark.parametrize("how", ["mpi", "ssh"])
+def test_workers_on_other_hosts_end_when_the_command_is_killed(how, request, tmp_path):
+    star = request.getfixturevalue(how)
+    prefix = write_steps(tmp_path / "trace", ranks=6, steps=100, comp_ns=100_000_000)
+    command = subprocess.Popen(
+        [sys.executable, "-m", "genie.cli", "replay", str(prefix), "--endpoints", *endpoints(star)],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        python = [p for p in star_workers(star) if len(os.listdir(f"/proc/{p}/fd")) >= 9]
+        if len(python) >= 3:
+            break
+        time.sleep(0.1)
+    time.sleep(1)
+    begin = time.monotonic()
+    command.kill()
+    command.wait()
+    while star_workers(star) and time.monotonic() < begin + 20:
+        time.sleep(0.05)
+    assert time.monotonic() - begin < 5
+
+
 def test_host_cut_off(ssh, tmp_path):
     """The link of one host goes down in the middle of a run."""
     trace = steps(tmp_path / "trace", ranks=3, steps=200, comp_ns=50_000_000)

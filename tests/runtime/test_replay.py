@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import genie
 from genie.errors import GenieError, InputError
 from genie.replay.recording import Recording
-from runtime.steps import steps
+from runtime.steps import steps, write_steps
 
 ROOT = Path(__file__).parents[2]
 
@@ -141,3 +142,40 @@ def test_worker_needs_no_home_no_cache_no_light_imports(tmp_path):
         [sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd="/"
     )
     assert done.stdout == "[]\n", done.stderr
+
+
+def python_of_anybody() -> list[str]:
+    """Return a command that runs this Python version with our packages as user nobody."""
+    if os.geteuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("needs root and setpriv to become another user")
+    packages = str(Path(np.__file__).parents[1])
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    # The tests' own Python may lie in a folder that only its owner reads.
+    for python in (sys.executable, f"/usr/bin/python{version}"):
+        command = [
+            "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env", "-i",
+            "PATH=/usr/bin:/bin", "HOME=/nonexistent", "TMPDIR=/nonexistent",
+            f"PYTHONPATH={ROOT}:{packages}", python,
+        ]  # fmt: skip
+        probe = "import genie, sys, subprocess; subprocess.run([sys.executable, '-V'], check=True)"
+        if subprocess.run([*command, "-c", probe], cwd="/", capture_output=True).returncode == 0:
+            return command
+    pytest.skip("no Python here that other users can run with these packages")
+
+
+def test_runs_with_nothing_writable(tmp_path):
+    """As a user without home, cache or temporary folder, from an install that is not theirs."""
+    python = python_of_anybody()
+    prefix = write_steps(tmp_path / "trace", ranks=2, steps=2)
+    for path in (*tmp_path.parents, tmp_path, prefix.parent):
+        if str(path).startswith("/tmp/"):
+            path.chmod(0o755)
+    code = (
+        "import genie, sys\n"
+        "rec = genie.replay(genie.load(sys.argv[1]), 'local:2', progress=False)\n"
+        "print(rec.complete, len(rec.ops))\n"
+    )
+    done = subprocess.run(
+        [*python, "-c", code, str(prefix)], cwd="/", capture_output=True, text=True
+    )
+    assert done.stdout == "True 8\n", done.stderr

@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -97,7 +96,8 @@ class Children:
             stdin: Written to its standard input, which is then closed.
             own_group: A process group of its own, which Ctrl-C in a terminal does not reach.
         """
-        said = self._said[number] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop()
+        # Memory, not a file: a full or read-only disk must not stop a run.
+        said = self._said[number] = os.fdopen(os.memfd_create("genie-worker"), "w+b")
         child = subprocess.Popen(
             command,
             env=dict(environment),
