@@ -1,5 +1,5 @@
 
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +48,7 @@ class Scan(NamedTuple):
     unknown: dict[int, int]
     repeated: int
 
+@final
 class Memory: ...
 
 def probe(data: Buffer, most: int = 256) -> tuple[int, int, int]: ...
