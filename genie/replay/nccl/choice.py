@@ -5,18 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from genie.errors import InputError, ScheduleError, UnsupportedCollectiveError
-from genie.replay.nccl import tables
-from genie.replay.nccl.context import Context, context
+from genie.replay.nccl.context import Context, context, type_reason
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.given import Given
 from genie.replay.nccl.model import Model
 from genie.replay.nccl.names import (
     ALGORITHMS,
     ALL_GATHER,
-    ALL_REDUCE,
     BROADCAST,
     FUNCTIONS,
     NVLS,
@@ -37,13 +33,8 @@ from genie.replay.nccl.versions import Switch
 if TYPE_CHECKING:
     from genie.replay.cluster import Cluster
 
-#: Releases in which collectives share channels that were raised to NVLS's count (2.28.3 stopped
-#: raising); until 2.21.5 the collectives themselves kept the count before.
-RAISED_TO_NVLS = Switch("channels raised to NVLS's", {"2.20.5": True, "2.28.3": False})
 #: Threads after the choice: tree and PAT always take the most a kernel has.
 TREE_THREADS = Switch("tree takes 640 threads", {"2.20.5": False, "2.22.3": True})
-#: Collectives of one launch batch, which pipelined operations are counted by.
-BATCH_COLLECTIVES = Switch("collectives per batch", {"2.20.5": 9, "2.22.3": 10})
 #: Whether the float8 types exist (and cost a ring much, over 8 ranks).
 HAS_FLOAT8 = Switch("float8 types", {"2.20.5": False, "2.24.3": True})
 
@@ -157,37 +148,27 @@ def decide(
         return Choice("ring", "simple", 0, 0, 0.0, size, nbytes)
     found = context(cluster, nccl)
     check_types(function, dtype, op, cluster, nccl)
-    open_choices = [
-        (a, p)
-        for a, p in found.model.open_choices(function)
-        if not type_reason(function, a, dtype, op)
-    ]
+    prices = found.prices(function, cluster, nccl)
+    times = prices.times_us(nbytes, dtype, cluster.n_ranks, pipelined)
     row = _given(function, nbytes, cluster, nccl, pipelined)
     if row is not None:
         algorithm, protocol = row.algorithm, row.protocol
-        if (algorithm, protocol) not in open_choices:
-            reason = found.model.reasons[function][algorithm][protocol] or type_reason(
-                function, algorithm, dtype, op
-            )
+        reason = found.model.reasons[function][algorithm][protocol] or type_reason(
+            function, algorithm, dtype, op
+        )
+        if reason:
             raise ScheduleError(
                 f"{row.where} asks for {ALGORITHMS[algorithm]} {PROTOCOLS[protocol]} for "
                 f"{FUNCTIONS[function]}, which cannot run: {reason}"
             )
-        time = predict_us(
-            found.model, function, algorithm, protocol, nbytes, cluster, nccl, pipelined
-        )
-    elif not open_choices:
-        raise nothing_left(function, found, nccl, dtype, op)
+        time = float(times[prices.position[algorithm, protocol]])
     else:
-        best = None
-        for a, p in open_choices:
-            t = predict_us(found.model, function, a, p, nbytes, cluster, nccl, pipelined)
-            if penalised(function, a, dtype, cluster):
-                t *= 1024
-            if best is None or t < best[0]:
-                best = (t, a, p)
-        assert best is not None
-        time, algorithm, protocol = best
+        usable = found.usable(function, dtype, op, prices)
+        if not usable:
+            raise nothing_left(function, found, nccl, dtype, op)
+        # The first of equals, as NCCL takes it.
+        best = min(usable, key=times.__getitem__)
+        time, (algorithm, protocol) = float(times[best]), prices.codes[best]
     channels, threads = shrink(found.model, algorithm, protocol, nbytes, cluster, nccl)
     if row is not None and row.channels > 0:
         channels = row.channels
@@ -242,80 +223,6 @@ def check_types(function: int, dtype: str, op: str, cluster: Cluster, nccl: Nccl
         if why:
             kind = FUNCTIONS[function]
             raise UnsupportedCollectiveError(f"{kind} of {dtype}: {why}", kind=kind, why=why)
-
-
-def type_reason(function: int, algorithm: int, dtype: str, op: str) -> str:
-    """Why this data type and operation rule `algorithm` out; "" where they do not."""
-    if algorithm == PAT and function == REDUCE_SCATTER and op in ("avg", "premulsum"):
-        return f"PAT does not reduce_scatter with {op}"
-    if algorithm in (NVLS, NVLS_TREE) and function != ALL_GATHER:
-        if dtype in ("float32", "float64"):
-            fits = op == "sum"
-        elif dtype in ("int8", "uint8") or dtype.startswith("float8"):
-            fits = False
-        else:
-            fits = op in ("sum", "min", "max")
-        return "" if fits else f"NVLS does not reduce {dtype} with {op}"
-    return ""
-
-
-def penalised(function: int, algorithm: int, dtype: str, cluster: Cluster) -> bool:
-    """Whether NCCL avoids a ring because float8 loses too much over its many steps."""
-    return (
-        algorithm == RING
-        and function not in (ALL_GATHER, BROADCAST)
-        and dtype.startswith("float8")
-        and cluster.n_ranks > 8
-    )
-
-
-def predict_us(
-    model: Model,
-    function: int,
-    algorithm: int,
-    protocol: int,
-    nbytes: int,
-    cluster: Cluster,
-    nccl: Nccl,
-    pipelined: int = 1,
-) -> float:
-    """Return the predicted time in microseconds, in float32 arithmetic as NCCL's."""
-    entry = model.entries[function][algorithm][protocol]
-    assert entry is not None
-    latency, bandwidth = np.float32(entry[0]), np.float32(entry[1])
-    index = (nbytes >> 6).bit_length() - 1
-    if index < 0 and tables.CORRECTION_BELOW_64.at(nccl.version):
-        index = 0
-    if algorithm == TREE and function == ALL_REDUCE:
-        if 0 <= index < tables.TREE_CORRECTION_WIDTH:
-            bandwidth *= np.float32(tables.TREE_CORRECTION[protocol][index])
-    elif algorithm == NVLS_TREE:
-        if (
-            tables.CORRECTION_NVLS_TREE.at(nccl.version)
-            and cluster.sm >= 100
-            and cluster.cpu_vendor.lower() in ("intel", "amd", "mixed")
-            and 0 <= index < len(tables.TREE_CORRECTION[protocol])
-        ):
-            bandwidth *= np.float32(tables.TREE_CORRECTION[protocol][index])
-    elif (
-        algorithm == RING
-        and protocol == SIMPLE
-        and function == ALL_REDUCE
-        and cluster.n_hosts > 1
-        and nbytes // (_communicator_channels(cluster, nccl) * cluster.n_ranks) >= 64
-    ):
-        latency = np.float32(float(latency) * (1.9 if cluster.sm < 80 else 1.4))
-    times = pipelined
-    if algorithm != RING:
-        times = -(-pipelined // BATCH_COLLECTIVES.at(nccl.version))
-    total = latency * np.float32(times) + np.float32(nbytes) / (np.float32(1000) * bandwidth)
-    return float(total)
-
-
-def _communicator_channels(cluster: Cluster, nccl: Nccl) -> int:
-    if RAISED_TO_NVLS.at(nccl.version):
-        return max(cluster.coll_channels, cluster.nvls_channels)
-    return cluster.coll_channels
 
 
 def shrink(

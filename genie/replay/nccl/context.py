@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.model import Model, build_model
+from genie.replay.nccl.names import ALL_GATHER, NVLS, NVLS_TREE, PAT, REDUCE_SCATTER
+from genie.replay.nccl.prices import Prices
 
 if TYPE_CHECKING:
     from genie.replay.cluster import Cluster
@@ -21,6 +23,42 @@ class Context:
     model: Model
     choices: dict[Any, Any] = field(default_factory=dict)
     parts: dict[Any, Any] = field(default_factory=dict)
+    _prices: dict[int, Prices] = field(default_factory=dict)
+    _usable: dict[tuple[int, str, str], list[int]] = field(default_factory=dict)
+
+    def prices(self, function: int, cluster: Cluster, nccl: Nccl) -> Prices:
+        """Return the candidates of `function` and their times."""
+        found = self._prices.get(function)
+        if found is None:
+            found = self._prices[function] = Prices(function, self.model, cluster, nccl)
+        return found
+
+    def usable(self, function: int, dtype: str, op: str, prices: Prices) -> list[int]:
+        """Return the candidates that neither settings nor types rule out, in NCCL's order."""
+        key = (function, dtype, op)
+        found = self._usable.get(key)
+        if found is None:
+            found = self._usable[key] = [
+                i
+                for i, (algorithm, _) in enumerate(prices.codes)
+                if not prices.reasons[i] and not type_reason(function, algorithm, dtype, op)
+            ]
+        return found
+
+
+def type_reason(function: int, algorithm: int, dtype: str, op: str) -> str:
+    """Why this data type and operation rule `algorithm` out; "" where they do not."""
+    if algorithm == PAT and function == REDUCE_SCATTER and op in ("avg", "premulsum"):
+        return f"PAT does not reduce_scatter with {op}"
+    if algorithm in (NVLS, NVLS_TREE) and function != ALL_GATHER:
+        if dtype in ("float32", "float64"):
+            fits = op == "sum"
+        elif dtype in ("int8", "uint8") or dtype.startswith("float8"):
+            fits = False
+        else:
+            fits = op in ("sum", "min", "max")
+        return "" if fits else f"NVLS does not reduce {dtype} with {op}"
+    return ""
 
 
 def context(cluster: Cluster, nccl: Nccl) -> Context:

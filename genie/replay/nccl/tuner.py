@@ -19,11 +19,8 @@ from genie.replay.nccl.choice import (
     check_types,
     choose,
     model_bytes,
-    penalised,
-    predict_us,
-    type_reason,
 )
-from genie.replay.nccl.context import DEFAULT, context
+from genie.replay.nccl.context import DEFAULT, context, type_reason
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.names import (
     ALGORITHMS,
@@ -74,7 +71,9 @@ def candidates(
     """
     function, name, operation = function_code(kind), dtype_name(dtype), op_name(op)
     nbytes = model_bytes(function, count, dtype_size(name), cluster.n_ranks)
-    model = context(cluster, nccl).model
+    known = context(cluster, nccl)
+    model, prices = known.model, known.prices(function, cluster, nccl)
+    times = prices.times_us(nbytes, name, cluster.n_ranks)
     rows = np.zeros(len(ALGORITHMS) * len(PROTOCOLS), dtype=CANDIDATE).view(np.recarray)
     for a, algorithm in enumerate(ALGORITHMS):
         for p, protocol in enumerate(PROTOCOLS):
@@ -87,9 +86,8 @@ def candidates(
                 reason, entry = "one rank: NCCL copies inside the GPU", None
             if entry is not None:
                 row.latency_us, row.bandwidth_gbps = entry
-                if entry[1] > 0:
-                    time = predict_us(model, function, a, p, nbytes, cluster, nccl)
-                    row.time_us = time * 1024 if penalised(function, a, name, cluster) else time
+                if (a, p) in prices.position:
+                    row.time_us = times[prices.position[a, p]]
             row.enabled = not reason
             row.reason = reason
     return rows
