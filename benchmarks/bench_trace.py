@@ -31,10 +31,10 @@ def _folder() -> Path:
     return Path(os.environ.get("GENIE_BENCH_DIR", Path(tempfile.gettempdir()) / "genie-bench"))
 
 
-def _private_bytes() -> int:
-    """Resident bytes of this process that belong to no file."""
+def _status_bytes(what: str) -> int:
+    """Bytes of this process: VmRSS resident, RssAnon of them in no file."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon"):
+        if line.startswith(what):
             return int(line.split()[1]) * 1024
     return 0
 
@@ -44,13 +44,13 @@ def _child(mode: str, path: str) -> dict[str, Any]:
     if mode.startswith("genie"):
         from genie.trace import load
 
-        before = _private_bytes()
+        before, resident = _status_bytes("RssAnon"), _status_bytes("VmRSS")
         cpu, start = time.process_time(), time.perf_counter()
         trace = load(path, names=mode == "genie-names")
         seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
-        kept = _private_bytes() - before
+        kept = _status_bytes("RssAnon") - before
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        peak -= before + os.path.getsize(path)
+        peak -= resident + os.path.getsize(path)
         rank = trace.ranks[0]
         start = time.perf_counter()
         ordered = len(rank.order)

@@ -470,6 +470,15 @@ cdef void frames(State *s) noexcept nogil:
     c.e = end
     c.bad = 0
     s.sequential = 1
+    # Room that is not touched costs nothing, and growing from little can mean copying.
+    k = s.size // 64 + 64
+    if not (
+        grow(<void **>&s.offset, &s.n_cap, k, 8)
+        and grow(<void **>&s.id, &id_cap, k, 8)
+        and grow(<void **>&s.length, &length_cap, k, 4)
+    ):
+        s.error = E_MEMORY
+        return
     while c.p < end:
         start = c.p
         length = varint(&c)
@@ -1294,6 +1303,8 @@ cdef void rows(State *s, Out *out, bint names) noexcept nogil:
     cdef int kind
     cdef const uint8_t *ahead
     out.indptr[0] = 0
+    if not room(s, s.size // 8 + 64):
+        return
     for i in range(s.n):
         c.p = s.base + s.offset[i]
         c.e = c.p + s.length[i]
