@@ -757,17 +757,18 @@ cdef void look(tcp_t *t, lane_t *l) noexcept nogil:
                 take_credits(t, c)
                 while l.readable == GONE and not c.error:
                     take_credits(t, c)
-            elif genie_peek(l.fd) <= 0:
+            elif genie_peek(l.fd) == 0 or errno != EAGAIN:
                 fail(t, c, -ECONNRESET)
         if l.writable and l.at < c.tail:
             push(t, c, l)
             ready(t, c)
         return
     if l.readable:
-        if l.at < c.tail:
+        if seek(t, c, l):
             pull(t, c, l)
-        elif l.readable == GONE:
-            # The peer is gone and nothing is announced: keep bytes that came early.
+        elif l.readable == GONE and c.head == c.tail:
+            # The peer is gone and nothing is announced: keep bytes that came early. (While other
+            # lanes have work, the end of this one means nothing.)
             r = genie_peek(l.fd)
             if r == 0 or (r < 0 and errno != EAGAIN and errno != EINTR):
                 fail(t, c, -ECONNRESET if r == 0 else -errno)

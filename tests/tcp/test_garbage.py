@@ -123,6 +123,28 @@ def test_the_end_at_every_byte(cut):
         assert [(kind, status) for kind, _, status, _ in events] == [(ERROR, -ECONNRESET)]
 
 
+def test_the_end_of_one_lane_is_not_the_end_of_the_others():
+    """A lane that has carried all its part may end before the others have."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = [socket.create_connection(server.getsockname()) for _ in range(2)]
+        theirs = [server.accept()[0] for _ in range(2)]
+    for sock in ours:
+        sock.setblocking(False)
+    tcp = Tcp(1, 1, sockets=2, stripe_min=2)
+    tcp.add(0, False, [sock.detach() for sock in ours])
+    drive = Drive(tcp.capsule)
+    assert drive.post_recv(0, 10) == 0
+    theirs[1].sendall(struct.pack("!I", 10) + b"12345")
+    theirs[1].shutdown(socket.SHUT_WR)
+    assert drain(drive) == []
+    theirs[0].sendall(struct.pack("!I", 10) + b"12345")
+    theirs[0].shutdown(socket.SHUT_WR)
+    assert [kind for kind, *_ in drain(drive)] == [RECEIVED]
+    for sock in theirs:
+        sock.close()
+    tcp.close()
+
+
 def test_add_refuses_what_does_not_fit():
     tcp = Tcp(2, 2, sockets=2)
     with pytest.raises(ValueError, match="1 sockets, expected 2"):
