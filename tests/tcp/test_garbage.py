@@ -135,6 +135,7 @@ def test_the_end_of_one_lane_is_not_the_end_of_the_others():
     drive = Drive(tcp.capsule)
     assert drive.post_recv(0, 10) == 0
     theirs[1].sendall(struct.pack("!I", 10) + b"12345")
+    assert drain(drive) == []
     theirs[1].shutdown(socket.SHUT_WR)
     assert drain(drive) == []
     theirs[0].sendall(struct.pack("!I", 10) + b"12345")
