@@ -267,7 +267,8 @@ class Control:
                     options=self.settings.options,
                 ),
             )
-            self._coord.send_blob(worker, "shard", self.plan.shard(worker).to_bytes(), False)
+            shard = self.plan.shard(worker).to_bytes()
+            self._coord.send_blob(worker, "shard", shard, hello.clock != clock_identity())
             self._pump(0)
         while self._coord.unsent:
             self._pump()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from genie.replay.packing import pack, unpack
 from genie.replay.ranks import RankPlan
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Shard:
         return sum(int((rank.cls == 2).sum()) for rank in self.ranks)
 
     def to_bytes(self) -> bytes:
-        """Return the shard as one compressed block."""
+        """Return the shard as one block."""
         arrays: dict[str, npt.NDArray[Any]] = {
             "host_of": self.host_of,
             "connections": self.connections,
@@ -144,9 +144,7 @@ class Shard:
             "local": (self.local_ns, self.local_gbps),
         }
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
-        out = io.BytesIO()
-        np.savez_compressed(out, **arrays)  # type: ignore[arg-type]
-        return out.getvalue()
+        return pack(arrays)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Shard:
@@ -157,47 +155,47 @@ class Shard:
         """
         from genie.errors import LaunchError
 
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            head = json.loads(arrays["head"].tobytes())
-            if head["version"] != SHARD_VERSION:
-                raise LaunchError(
-                    f"this worker reads shards of version {SHARD_VERSION}, the launching process "
-                    f"sent version {head['version']}: install the same genie on every host"
-                )
-            ranks = []
-            for i, rank in enumerate(head["ranks"]):
-                columns = {name: arrays[f"rank/{i}/{name}"] for name in _RANK_ARRAYS}
-                n = columns["cls"].size
-                text = arrays[f"rank/{i}/names"].tobytes().decode()
-                ranks.append(RankPlan(rank=rank, names=text.split("\0") if n else [], **columns))
-            programs = [
-                ShardProgram(
-                    streams=arrays[f"program/{i}/streams"],
-                    ops=arrays[f"program/{i}/ops"],
-                    windows=arrays[f"program/{i}/windows"],
-                    window=window,
-                    call_ns=call_ns,
-                    copy_gbps=copy_gbps,
-                    reduce_gbps=reduce_gbps,
-                )
-                for i, (window, call_ns, copy_gbps, reduce_gbps) in enumerate(head["programs"])
-            ]
-            communicators = [
-                (name, arrays[f"communicator/{i}"], exact)
-                for i, (name, exact) in enumerate(head["communicators"])
-            ]
-            return cls(
-                worker=head["worker"],
-                world_size=head["world_size"],
-                host_of=arrays["host_of"],
-                ranks=ranks,
-                programs=programs,
-                communicators=communicators,
-                connections=arrays["connections"],
-                connection_ids=arrays["connection_ids"],
-                local_ns=head["local"][0],
-                local_gbps=head["local"][1],
+        arrays = unpack(data)
+        head = json.loads(arrays["head"].tobytes())
+        if head["version"] != SHARD_VERSION:
+            raise LaunchError(
+                f"this worker reads shards of version {SHARD_VERSION}, the launching process "
+                f"sent version {head['version']}: install the same genie on every host"
             )
+        ranks = []
+        for i, rank in enumerate(head["ranks"]):
+            columns = {name: arrays[f"rank/{i}/{name}"] for name in _RANK_ARRAYS}
+            n = columns["cls"].size
+            text = arrays[f"rank/{i}/names"].tobytes().decode()
+            ranks.append(RankPlan(rank=rank, names=text.split("\0") if n else [], **columns))
+        programs = [
+            ShardProgram(
+                streams=arrays[f"program/{i}/streams"],
+                ops=arrays[f"program/{i}/ops"],
+                windows=arrays[f"program/{i}/windows"],
+                window=window,
+                call_ns=call_ns,
+                copy_gbps=copy_gbps,
+                reduce_gbps=reduce_gbps,
+            )
+            for i, (window, call_ns, copy_gbps, reduce_gbps) in enumerate(head["programs"])
+        ]
+        communicators = [
+            (name, arrays[f"communicator/{i}"], exact)
+            for i, (name, exact) in enumerate(head["communicators"])
+        ]
+        return cls(
+            worker=head["worker"],
+            world_size=head["world_size"],
+            host_of=arrays["host_of"],
+            ranks=ranks,
+            programs=programs,
+            communicators=communicators,
+            connections=arrays["connections"],
+            connection_ids=arrays["connection_ids"],
+            local_ns=head["local"][0],
+            local_gbps=head["local"][1],
+        )
 
 
 _RANK_ARRAYS = tuple(f.name for f in fields(RankPlan) if f.name not in ("rank", "names"))
