@@ -3,6 +3,8 @@
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin=.venv/bin
+# cython-lint runs pycodestyle by name.
+export PATH="$PWD/$bin:$PATH"
 failed=()
 check() { echo "== $*"; "$@" || failed+=("$1"); }
 check $bin/ruff check .
