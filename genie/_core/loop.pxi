@@ -97,7 +97,7 @@ cdef void loop_virtual(Core* e, void* engine) noexcept nogil:
 cdef void handle_net(Core* e, genie_event* v) noexcept nogil:
     cdef Conn* c
     if v.conn >= e.n_ids or e.conn_of_id[v.conn] == NONE32:
-        e.failures_more += 1
+        e.pending_error = EPROTO  # an event of a connection that the engine does not have
         e.status = FAILED
         return
     c = &e.conns[e.conn_of_id[v.conn]]

@@ -22,10 +22,19 @@ def _time(ns: int) -> str:
     return f"{ns / 1e6:.6f} ms" if ns >= 0 else "never"
 
 
+MEANING = {
+    errno.EBUSY: "two collectives use the connection at the same time (an order edge is missing)",
+    errno.EBADMSG: "sender and receiver disagree on the size of the message",
+    errno.EPROTO: "the transport reported a completion that nobody waits for",
+}
+"""What the engine itself means by an errno."""
+
+
 def status_text(status: int) -> str:
     """The name of a status: an errno name if negative, a work-completion number if positive."""
     if status < 0:
-        return errno.errorcode.get(-status, f"errno {-status}")
+        name = errno.errorcode.get(-status, f"errno {-status}")
+        return f"{name}: {MEANING[-status]}" if -status in MEANING else name
     return f"completion status {status}"
 
 

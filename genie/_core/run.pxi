@@ -99,7 +99,7 @@ cdef class Engine(_Setup):
         return 0
 
     cdef int take_table(self) except -1:
-        """Makes a Conn of each row of the table; rank_of: rank index by global rank, -1 elsewhere."""
+        """Makes a Conn of each row of the table; `rank_of` is -1 for ranks elsewhere."""
         cdef Core* e = self.e
         cdef uint32_t i
         cdef int32_t top = -1
@@ -250,7 +250,7 @@ cdef class Engine(_Setup):
         return 0
 
     cdef int make_rings(self, uint32_t window) except -1:
-        """FIFO rings of all connections, in two pieces of memory that are touched as they are used."""
+        """FIFO rings of all connections, in two pieces of memory, touched as they are used."""
         cdef Core* e = self.e
         cdef uint32_t i
         cdef uint64_t cap = 1
@@ -315,7 +315,7 @@ cdef class Engine(_Setup):
         e.links = <LinkS*> self.alloc(e.n_links * sizeof(LinkS))
         for i in range(e.n_links):
             e.links[i].rate = rate[i]
-        which, paths, counts = path_classes(ptr, path)
+        which, paths, counts = _path_classes(ptr, path)
         cdef const int64_t[::1] of_row = which
         for i in range(len(self.table)):
             e.conns[i].cls = <uint32_t> of_row[i]
@@ -636,7 +636,7 @@ cdef class Engine(_Setup):
         )
 
 
-def path_classes(indptr, path):
+def _path_classes(indptr, path):
     """Connections by path: (class of each row, links of each class, rows of each class)."""
     lengths = np.diff(indptr)
     which = np.empty(len(lengths), dtype=np.int64)
