@@ -300,3 +300,26 @@ def test_secret_is_on_no_command_line(tmp_path):
     command.mark = time.monotonic()
     command.process.send_signal(signal.SIGINT)
     command.end()
+
+
+@pytest.fixture
+def full_disk(tmp_path):
+    """A file system of 64 KiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small file system needs root and mount(8)")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_full_disk(tmp_path, full_disk):
+    prefix = write_steps(tmp_path / "trace", ranks=4, steps=200, comp_ns=1_000)
+    done = subprocess.run(
+        [sys.executable, "-m", "genie.cli", "replay", str(prefix), "-o", str(full_disk / "run")],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "was not written" in done.stderr and "No space left on device" in done.stderr
+    assert list(full_disk.iterdir()) == []
