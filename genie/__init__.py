@@ -4,6 +4,8 @@ The names here are the public API; everything else is private. `genie.replay` an
 are functions; inside the package of the same name only `from genie.replay.x import y` is used.
 """
 
+from genie.compare.comparison import compare
+from genie.compare.truth.load import load_truth
 from genie.errors import GenieError
 from genie.replay.cluster import Cluster
 from genie.replay.compute import ComputeModel
@@ -31,7 +33,9 @@ __all__ = [
     "Schedule",
     "Trace",
     "__version__",
+    "compare",
     "load",
+    "load_truth",
     "plan",
     "replay",
     "schedule",

@@ -92,7 +92,8 @@ def first_iteration(side: Truth) -> npt.NDArray[np.void]:
         known = rows["op"] >= 0
         iteration = np.where(known, side.ops["iteration"][np.maximum(rows["op"], 0)], -1)
         if (iteration >= 0).any():
-            return rows[iteration == iteration[iteration >= 0].min()]
+            chosen: npt.NDArray[np.void] = rows[iteration == iteration[iteration >= 0].min()]
+            return chosen
     return rows
 
 

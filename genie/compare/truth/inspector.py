@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from genie.compare.truth.model import KINDS, UNKNOWN, Labels, Truth, empty_ops
+from genie.compare.truth.model import KINDS, UNKNOWN, Labels, Truth, ops_of
 from genie.replay.bandwidth import WHOLE_BUFFER_KINDS
 
 #: NCCL's function names → kinds.
@@ -59,7 +59,7 @@ def records(text: str) -> Iterator[Any]:
             yield value
 
 
-def read(paths: list[Path], source: Path) -> Truth:
+def read(texts: dict[Path, str], source: Path) -> Truth:
     """Return the operations of one log or several (one a process).
 
     `coll_msg_size_bytes` is the whole buffer for all_reduce, broadcast, reduce and one rank's
@@ -69,8 +69,8 @@ def read(paths: list[Path], source: Path) -> Truth:
     labels = Labels()
     unused: dict[str, int] = {}
     rows: list[dict[str, Any]] = []
-    for table, path in enumerate(paths):
-        for record in records(path.read_text(errors="replace")):
+    for table, text in enumerate(texts.values()):
+        for record in records(text):
             if not is_record(record):
                 why = "not an Inspector record" if record is not None else "record cut short"
                 unused[why] = unused.get(why, 0) + 1
@@ -80,19 +80,12 @@ def read(paths: list[Path], source: Path) -> Truth:
                 unused["record without a time"] = unused.get("record without a time", 0) + 1
                 continue
             rows.append(row | {"table": table})
-    ops = empty_ops(len(rows))
-    for i, row in enumerate(rows):
-        for column, value in row.items():
-            if column == "communicator":
-                ops[column][i] = labels.code(column, value)
-            else:
-                ops[column][i] = value
     return Truth(
-        ops=ops,
+        ops=ops_of(rows, labels),
         source=str(source),
         format="nccl-inspector",
         labels=labels.tables(),
-        counts={"files": len(paths), "records": len(rows) + sum(unused.values())},
+        counts={"files": len(texts), "records": len(rows) + sum(unused.values())},
         unused=unused,
         notes=(
             "the Inspector drops operations below 8192 B and CPU-timed ones by default, and keeps "

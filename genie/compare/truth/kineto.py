@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from genie.compare.truth.kernels import NCCL_KERNEL, kernel_choice, kernel_kind, torch_kind
 from genie.compare.truth.kineto_file import (
@@ -18,65 +19,77 @@ from genie.compare.truth.kineto_file import (
     arguments,
     as_int,
     as_list,
+    correlation_of,
     decode,
     groups,
 )
-from genie.compare.truth.model import KINDS, Labels, Truth, empty_ops
+from genie.compare.truth.model import KINDS, TEXT_COLUMNS, Labels, Truth, empty_ops
 from genie.errors import CompareError
 from genie.replay.bandwidth import bus_factor, size_bytes
 from genie.trace.kinds import DTYPE_BYTES, DTYPES, dtype_index
 
 _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d+)", re.IGNORECASE)
 _COMPUTE, _MEMCPY = KINDS.index("comp"), KINDS.index("mem_store")
+#: Categories of device activity → kind; profilers before 2022 wrote them in capitals.
+_DEVICE = {"kernel": _COMPUTE, "Kernel": _COMPUTE, "gpu_memcpy": _MEMCPY, "Memcpy": _MEMCPY}
+_RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "Runtime"})
+_ANNOTATIONS = frozenset({"user_annotation", "gpu_user_annotation"})
 
 
-def read(paths: list[Path], source: Path) -> Truth:
+def read(paths: list[Path], source: Path, data: dict[Path, bytes] | None = None) -> Truth:
     """Return the GPU's operations of a set of files, one file a rank.
 
     Sizes are elements times the size of the arguments' dtype (never the kernel name's: a
     broadcast of floats runs as an int8 kernel). An operation without arguments keeps nbytes -1.
+    Iterations are the profiler's steps, numbered from 0, by the time of launch where the trace
+    has no step on the device; -1 before the first.
+
+    Args:
+        paths: Files.
+        source: What they are together.
+        data: Contents that have been read already.
 
     Raises:
-        CompareError: No file has an NCCL kernel.
+        CompareError: No file has an NCCL kernel, or they are not of one job.
     """
     labels = Labels()
     unused: Counter[str] = Counter()
-    rows: list[dict[str, Any]] = []
-    communicators: dict[str, tuple[int, ...]] = {}
-    world = -1
-    ranks: list[int] = []
-    kernels = 0
     inferred: Counter[str] = Counter()
+    tables: list[npt.NDArray[np.void]] = []
+    communicators: dict[str, tuple[int, ...]] = {}
+    worlds: dict[int, Path] = {}
+    ranks: list[int] = []
     bases = set()
     for table, path in enumerate(paths):
-        file = decode(path)
+        file = decode(path, (data or {}).get(path))
         rank = rank_of(file, path, len(paths))
         if rank in ranks:
             raise CompareError(f"{path}: rank {rank} is in the set twice", path=str(path))
         ranks.append(rank)
         bases.add(file.base_ns)
         if file.distributed is not None and file.distributed.world_size:
-            world = max(world, file.distributed.world_size)
+            worlds.setdefault(file.distributed.world_size, path)
         communicators |= groups(file.distributed)
-        found, seen = _file_rows(file, rank, table, unused, inferred)
-        kernels += seen
-        rows += found
-    if all(row["kind"] in (_COMPUTE, _MEMCPY) for row in rows):
+        rows = _file_rows(file, labels, unused, inferred)
+        rows["rank"], rows["table"] = rank, table
+        tables.append(rows)
+    if len(worlds) > 1:
+        shown = ", ".join(f"{path.name} of {world} ranks" for world, path in worlds.items())
+        raise CompareError(
+            f"{source}: not the files of one job: {shown}; give one of them", path=str(source)
+        )
+    ops = np.concatenate(tables)
+    ops = ops[np.lexsort((ops["start_ns"], ops["rank"]))]
+    computes = (ops["kind"] == _COMPUTE) | (ops["kind"] == _MEMCPY)
+    kernels = int((ops["kind"] != _MEMCPY).sum())
+    if computes.all():
         raise CompareError(
             f"{source}: no NCCL kernel among {kernels} GPU kernels: nothing to compare "
             "(one GPU, CPU-only, or a profile without device activity)",
             path=str(source),
         )
-    ops = empty_ops(len(rows))
-    for i, row in enumerate(rows):
-        for column, value in row.items():
-            if column in ("name", "communicator", "dtype", "algorithm", "protocol"):
-                ops[column][i] = labels.code(column, value)
-            else:
-                ops[column][i] = value
-    ops = ops[np.lexsort((ops["start_ns"], ops["rank"]))]
-    computes = np.isin(ops["kind"], (_COMPUTE, _MEMCPY))
     ops, compute = ops[~computes], ops[computes]
+    world = max(worlds, default=-1)
     notes = [f"{why}: {n} operations" for why, n in inferred.items()]
     without = int((ops["nbytes"] < 0).sum())
     if without:
@@ -115,70 +128,122 @@ def rank_of(file: File, path: Path, files: int) -> int:
 
 
 def _file_rows(
-    file: File, rank: int, table: int, unused: Counter[str], inferred: Counter[str]
-) -> tuple[list[dict[str, Any]], int]:
-    """Return the rows of one file, and how many GPU kernels it has."""
-    annotations = _Annotations(file.events)
-    comms = _comm_ops(file.events)
-    rows = []
-    kernels = 0
+    file: File, labels: Labels, unused: Counter[str], inferred: Counter[str]
+) -> npt.NDArray[np.void]:
+    """Return the rows of one file: device activity that has a duration."""
+    device = []
+    negative = 0
     for event in file.events:
-        cat = event.cat.lower()
-        if event.ph != "X" or cat not in ("kernel", "gpu_memcpy"):
+        cat = _DEVICE.get(event.cat)
+        if cat is None or event.ph != "X":
             continue
-        kernels += cat == "kernel"
         if event.dur is None or event.dur < 0:
-            unused["device event with a negative or no duration"] += 1
+            negative += 1
             continue
-        start = round(file.base_ns + event.ts * 1000)
-        row: dict[str, Any] = {
-            "rank": rank,
-            "table": table,
-            "name": event.name.split("(", 1)[0],
-            "start_ns": start,
-            "end_ns": start + round(event.dur * 1000),
-            "time_ns": float(round(event.dur * 1000)),
-            "stream": as_int(event.tid),
-        }
-        if cat == "gpu_memcpy":
-            rows.append(row | {"kind": _MEMCPY})
-        elif NCCL_KERNEL.match(event.name):
-            rows.append(row | _communication(event, annotations, comms, inferred))
-        else:
-            rows.append(row | {"kind": _COMPUTE})
-    return rows, kernels
+        device.append((event, cat))
+    if negative:
+        unused["device event with a negative or no duration"] += negative
+    out = empty_ops(len(device))
+    if not device:
+        return out
+    out["start_ns"] = _ns([event.ts for event, _ in device]) + int(file.base_ns)
+    length = _ns([event.dur or 0 for event, _ in device])
+    out["end_ns"] = out["start_ns"] + length
+    out["time_ns"] = length
+    out["kind"] = [kind for _, kind in device]
+    out["stream"] = [as_int(event.tid) for event, _ in device]
+    names: dict[str, int] = {}
+    for event, _ in device:
+        if event.name not in names:
+            names[event.name] = labels.code("name", event.name.split("(", 1)[0])
+    out["name"] = [names[event.name] for event, _ in device]
+    nccl_names = {name for name in names if NCCL_KERNEL.match(name)}
+    annotations = _Annotations(file.events)
+    comms: dict[int, Args] | None = None
+    for i, (event, kind) in enumerate(device):
+        if kind == _COMPUTE and event.name in nccl_names:
+            args = arguments(event)
+            if args.collective is None and args.in_nelems is None:
+                if comms is None:
+                    comms = _comm_ops(file.events)
+                args = _linked(args, comms, inferred)
+            row = _communication(event, args, annotations, inferred)
+            for column, value in row.items():
+                out[column][i] = labels.code(column, value) if column in TEXT_COLUMNS else value
+    out["iteration"] = annotations.iterations([event for event, _ in device])
+    return out
+
+
+def _ns(us: list[int | float]) -> npt.NDArray[np.int64]:
+    """Return us as whole ns; whole us stay exact where a double could not hold their ns."""
+    values = np.array(us)
+    if values.dtype.kind != "f":
+        return values.astype(np.int64) * 1000
+    whole = np.floor(values)
+    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
 
 
 class _Annotations:
-    """Where PyTorch's "nccl:…" annotations are, on the device and on the CPU.
+    """Where PyTorch's "nccl:…" and "ProfilerStep#…" annotations are, on device and CPU.
 
     A kernel's annotation is the device's around it, else the CPU's around its launch (found by
-    correlation id); of several the innermost.
+    correlation id); of several the innermost. Launches are looked up only when they are needed.
     """
 
     def __init__(self, events: list[Event]) -> None:
         self._device: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
         self._host: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
-        self._launches: dict[int, tuple[int, float]] = {}
+        self._events = events
+        self._found: dict[int, tuple[int, float]] | None = None
+        device_steps: list[float] = []
+        host_steps: list[float] = []
         for event in events:
+            # Most events are neither; their names are not looked at twice.
+            if event.cat not in _ANNOTATIONS:
+                continue
+            on_device = event.cat == "gpu_user_annotation"
             if event.name.startswith("nccl:"):
-                where = self._device if event.cat == "gpu_user_annotation" else self._host
+                where = self._device if on_device else self._host
                 span = (float(event.ts), float(event.ts + (event.dur or 0)), event.name)
                 where[as_int(event.tid)].append(span)
-        if not self._host:
-            return
-        for event in events:
-            if event.cat.lower() in ("cuda_runtime", "runtime", "cuda_driver"):
-                correlation = as_int(arguments(event).correlation)
-                if correlation >= 0:
-                    self._launches[correlation] = (as_int(event.tid), float(event.ts))
+            elif event.name.startswith("ProfilerStep"):
+                (device_steps if on_device else host_steps).append(float(event.ts))
+        self.by_launch = not device_steps
+        self.steps = np.array(sorted(set(device_steps or host_steps)))
+
+    @property
+    def launches(self) -> dict[int, tuple[int, float]]:
+        """Correlation id → (thread, time) of launches."""
+        if self._found is None:
+            self._found = {}
+            for event in self._events:
+                if event.cat in _RUNTIME:
+                    correlation = correlation_of(event)
+                    if correlation >= 0:
+                        self._found[correlation] = (as_int(event.tid), float(event.ts))
+        return self._found
 
     def of(self, event: Event, correlation: int) -> str | None:
         """Return the annotation of a kernel, None if there is none."""
         found = _around(self._device.get(as_int(event.tid), ()), float(event.ts))
-        if found is None and correlation in self._launches:
-            thread, at = self._launches[correlation]
+        if found is None and self._host and correlation in self.launches:
+            thread, at = self.launches[correlation]
             found = _around(self._host.get(thread, ()), at)
+        return found
+
+    def iterations(self, device: list[Event]) -> npt.NDArray[np.int64]:
+        """Return the step of each device event, -1 before the first or where there is none."""
+        if not len(self.steps):
+            return np.full(len(device), -1)
+        at = np.array([float(event.ts) for event in device])
+        if self.by_launch and len(self.steps) > 1:
+            # Only what ran after a later step began can have been launched before it.
+            launches = self.launches
+            for i, event in enumerate(device):
+                launch = launches.get(correlation_of(event))
+                if launch is not None:
+                    at[i] = min(at[i], launch[1])
+        found: npt.NDArray[np.int64] = np.searchsorted(self.steps, at, side="right") - 1
         return found
 
 
@@ -198,20 +263,20 @@ def _comm_ops(events: list[Event]) -> dict[int, Args]:
     return found
 
 
+def _linked(args: Args, comms: dict[int, Args], inferred: Counter[str]) -> Args:
+    """Return the arguments of the CPU operation that launched a kernel, if they say more."""
+    linked = comms.get(as_int(args.external_id))
+    if linked is None or linked.collective is None:
+        return args
+    inferred["metadata taken from the CPU operation"] += 1
+    linked.grid, linked.stream, linked.correlation = args.grid, args.stream, args.correlation
+    return linked
+
+
 def _communication(
-    event: Event,
-    annotations: _Annotations,
-    comms: dict[int, Args],
-    inferred: Counter[str],
+    event: Event, args: Args, annotations: _Annotations, inferred: Counter[str]
 ) -> dict[str, Any]:
     """Return the columns of one NCCL kernel."""
-    args = arguments(event)
-    if args.collective is None and args.in_nelems is None:
-        linked = comms.get(as_int(args.external_id))
-        if linked is not None and linked.collective is not None:
-            inferred["metadata taken from the CPU operation"] += 1
-            linked.grid, linked.stream = args.grid, args.stream
-            args = linked
     kind = torch_kind(str(args.collective) if args.collective is not None else None)
     if kind is None:
         kind = kernel_kind(event.name)

@@ -119,16 +119,23 @@ def decode(path: Path, data: bytes | None = None) -> File:
             gc.enable()
 
 
+def mend(data: bytes) -> bytes:
+    """Return JSON text with what old profilers get wrong put right.
+
+    NaN and Infinity and missing values become null, commas before a bracket go.
+    """
+    mended = _NOT_NUMBERS.sub(b": null", data)
+    mended = _EMPTY_VALUE.sub(rb": null\1", mended)
+    return _TRAILING.sub(rb"\1", mended)
+
+
 def _decode(path: Path, data: bytes) -> File:
     try:
         return _FILE.decode(data)
     except msgspec.DecodeError:
         pass
-    mended = _NOT_NUMBERS.sub(b": null", data)
-    mended = _EMPTY_VALUE.sub(rb": null\1", mended)
-    mended = _TRAILING.sub(rb"\1", mended)
     try:
-        return _FILE.decode(mended)
+        return _FILE.decode(mend(data))
     except msgspec.DecodeError as error:
         raise CompareError(f"{path}: not a readable profiler trace: {error}", path=str(path)) from (
             error
@@ -156,6 +163,17 @@ def arguments(event: Event) -> Args:
     return made
 
 
+def correlation_of(event: Event) -> int:
+    """Return an event's correlation id without decoding its other arguments; -1 if none."""
+    raw = bytes(event.args)
+    at = raw.find(b'"correlation":')
+    if at < 0:
+        return -1
+    match = _DIGITS.match(raw, at + 14)
+    return int(match[1]) if match else -1
+
+
+_DIGITS = re.compile(rb'\s*"?(\d{1,18})\b')
 _LISTS = ("in_split", "out_split", "group_ranks", "grid")
 _ARG_KEYS = {field.name: field.encode_name for field in msgspec.structs.fields(Args)}
 

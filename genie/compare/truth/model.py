@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,6 +79,38 @@ def empty_ops(rows: int = 0) -> npt.NDArray[np.void]:
         out[name] = np.nan if OPS[name].kind == "f" else -1
     out["kind"] = UNKNOWN
     out["table"] = 0
+    return out
+
+
+def ops_of(rows: Sequence[Mapping[str, Any]], labels: Labels) -> npt.NDArray[np.void]:
+    """Return named values as rows of OPS; texts get codes of `labels`, what is absent is unknown.
+
+    Args:
+        rows: Column → value, of columns of OPS.
+        labels: Where codes of texts come from.
+    """
+    out = empty_ops(len(rows))
+    used = {name for row in rows for name in row}
+    for name in used:
+        missing = float("nan") if OPS[name].kind == "f" else -1
+        if name == "kind":
+            missing = UNKNOWN
+        if name in TEXT_COLUMNS:
+            out[name] = [labels.code(name, row.get(name)) for row in rows]
+        else:
+            out[name] = [row.get(name, missing) for row in rows]
+    return out
+
+
+def messages_of(rows: Sequence[Mapping[str, Any]], labels: Labels) -> npt.NDArray[np.void]:
+    """Return named values as rows of MESSAGES; "opcode" gets a code of `labels`."""
+    out = empty_messages(len(rows))
+    for name in {name for row in rows for name in row}:
+        if name == "opcode":
+            out[name] = [labels.code(name, row.get(name)) for row in rows]
+        else:
+            missing = 0 if name in ("direction", "nbytes") else -1
+            out[name] = [row.get(name, missing) for row in rows]
     return out
 
 
@@ -178,3 +211,58 @@ class Truth:
         """Return a short description for a notebook."""
         lines = [repr(self), *(f"unused: {n} x {why}" for why, n in self.unused.items())]
         return f"<pre>{html.escape(chr(10).join([*lines, *self.notes]))}</pre>"
+
+
+def joined(parts: Sequence[Truth], source: str) -> Truth:
+    """Return several sources of one format as one; tables are numbered on.
+
+    Args:
+        parts: At least one.
+        source: What was read.
+    """
+    if len(parts) == 1:
+        return replace(parts[0], source=source)
+    labels = Labels()
+    tables = 0
+    ops: list[npt.NDArray[np.void]] = []
+    messages: list[npt.NDArray[np.void]] = []
+    compute: list[npt.NDArray[np.void]] = []
+    counts: dict[str, int] = {}
+    unused: dict[str, int] = {}
+    rows_before = 0
+    for part in parts:
+        for table, kept in ((part.ops, ops), (part.compute, compute)):
+            if table is None:
+                continue
+            rows = table.copy()
+            for column in TEXT_COLUMNS:
+                codes = [labels.code(column, text) for text in part.labels.get(column, ())]
+                rows[column] = np.array([*codes, -1], np.int32)[rows[column]]
+            rows["table"] += tables
+            kept.append(rows)
+        if part.messages is not None:
+            rows = part.messages.copy()
+            codes = [labels.code("opcode", text) for text in part.labels.get("opcode", ())]
+            rows["opcode"] = np.array([*codes, -1], np.int32)[rows["opcode"]]
+            rows["op"][rows["op"] >= 0] += rows_before
+            messages.append(rows)
+        rows_before += len(part.ops)
+        tables += int(part.ops["table"].max(initial=-1)) + 1
+        for name, n in part.counts.items():
+            counts[name] = counts.get(name, 0) + n
+        for why, n in part.unused.items():
+            unused[why] = unused.get(why, 0) + n
+    counts["files"] = len(parts)
+    return Truth(
+        ops=np.concatenate(ops),
+        source=source,
+        format=parts[0].format,
+        messages=np.concatenate(messages) if messages else None,
+        compute=np.concatenate(compute) if compute else None,
+        labels=labels.tables(),
+        counts=counts,
+        unused=unused,
+        communicators={name: r for part in parts for name, r in part.communicators.items()},
+        world_size=max(part.world_size for part in parts),
+        notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+    )

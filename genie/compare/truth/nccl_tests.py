@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from genie.compare.truth.model import KINDS, UNKNOWN, Labels, Truth, empty_ops
+from genie.compare.truth.model import KINDS, UNKNOWN, Labels, Truth, ops_of
 from genie.errors import CompareError
 
 #: Names of the test programs → kinds as traces spell them.
@@ -250,13 +250,7 @@ def _truth(
     """Return the rows as a Truth."""
     if not rows:
         raise CompareError(f"{path}: no row of an nccl-tests table", path=str(path))
-    ops = empty_ops(len(rows))
-    for i, row in enumerate(rows):
-        for column, value in row.items():
-            if column == "dtype":
-                ops["dtype"][i] = labels.code("dtype", value)
-            else:
-                ops[column][i] = value
+    ops = ops_of(rows, labels)
     notes: tuple[str, ...] = ()
     if (ops["kind"] == UNKNOWN).any():
         notes = ("the text does not say which collective some rows are: kind is unknown",)
