@@ -189,8 +189,7 @@ def finish(args: argparse.Namespace, recording: Recording) -> int:
     """Save and print a Recording; return the exit code (1 when it is incomplete)."""
     for text in recording.manifest.get("warnings", ()):
         warn(text)
-    if args.output:
-        recording.save(args.output, force=args.force)
+    # What was measured is shown first: the disk may refuse.
     if args.json:
         print_json(
             {
@@ -201,7 +200,9 @@ def finish(args: argparse.Namespace, recording: Recording) -> int:
         )
     else:
         print(recording.summary())
-        if args.output:
+    if args.output:
+        recording.save(args.output, force=args.force)
+        if not args.json:
             print(f"recording: {args.output}")
     if not recording.complete:
         reason = recording.manifest.get("incomplete") or "incomplete"

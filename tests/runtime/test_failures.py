@@ -323,3 +323,4 @@ def test_full_disk(tmp_path, full_disk):
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "was not written" in done.stderr and "No space left on device" in done.stderr
     assert list(full_disk.iterdir()) == []
+    assert "all_reduce" in done.stdout  # what was measured is shown all the same
