@@ -28,7 +28,11 @@ CONN = np.dtype(
 #: Bytes and messages of one iteration on one connection.
 TRAFFIC = np.dtype([("connection", "i4"), ("nbytes", "i8"), ("messages", "i8")])
 
-_NIC_KIND = {"ring": "ring", "tree": "tree", "pat": "tree", "nvls_tree": "nvls", "p2p": "p2p"}
+#: How `Cluster.nic` calls an algorithm's connections; NVLS inside a host uses no NIC.
+_NIC_KIND = {
+    "ring": "ring", "tree": "tree", "pat": "tree", "nvls_tree": "nvls", "nvls": "nvls",
+    "p2p": "p2p",
+}  # fmt: skip
 
 
 def connect(

@@ -1,9 +1,10 @@
-"""`plan()`: a trace on a cluster, turned into what every worker will do, before anything is sent."""
+"""`plan()`: a trace on a cluster, turned into what every worker will do."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,7 @@ from genie.replay.connections import connect
 from genie.replay.gpu import GpuModel
 from genie.replay.ranks import RankPlan, RankPlanner
 from genie.replay.templates import Template, TemplateTable
+from genie.units import format_size
 
 if TYPE_CHECKING:
     from genie.replay.cluster import Cluster
@@ -52,8 +54,6 @@ class Plan:
         templates: Each distinct (call, rank), scheduled once.
         schedules: (key, communicator, schedule) of each distinct call.
         ranks: One `RankPlan` a rank.
-        connections: `connections.CONN` rows, the id is the position.
-        connection_traffic: `connections.TRAFFIC` rows of one iteration.
         compute: Model of compute nodes without a recorded duration.
         gpu: Model of the GPU's share of a message.
         warnings: What the user should know before running.
@@ -66,8 +66,6 @@ class Plan:
     templates: list[Template]
     schedules: list[tuple[CallKey, _Communicator, Schedule]]
     ranks: list[RankPlan]
-    connections: npt.NDArray[np.void]
-    connection_traffic: npt.NDArray[np.void]
     compute: ComputeModel
     gpu: GpuModel
     warnings: list[str] = field(default_factory=list)
@@ -81,6 +79,20 @@ class Plan:
     def n_hosts(self) -> int:
         """Number of hosts, which is the number of workers of a replay."""
         return int(self.cluster.n_hosts)
+
+    @cached_property
+    def _connected(self) -> tuple[npt.NDArray[np.void], npt.NDArray[np.void]]:
+        return connect(_uses(self.ranks), self.communicators, self.templates)
+
+    @property
+    def connections(self) -> npt.NDArray[np.void]:
+        """`connections.CONN` rows; the id is the position. Made when first asked for."""
+        return self._connected[0]
+
+    @property
+    def connection_traffic(self) -> npt.NDArray[np.void]:
+        """`connections.TRAFFIC` rows of one iteration."""
+        return self._connected[1]
 
     @property
     def nbytes(self) -> int:
@@ -107,6 +119,10 @@ class Plan:
     def host_of(self, rank: int) -> int:
         """Return the host of a global rank."""
         return int(self.cluster.host_of[rank])
+
+    def hosts_of(self, ranks: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+        """Return the hosts of global ranks."""
+        return np.asarray(self.cluster.host_of, np.int64)[ranks]
 
     def ranks_of(self, host: int) -> list[int]:
         """Return the global ranks of a host."""
@@ -152,8 +168,6 @@ class Plan:
         return describe(self)
 
     def __repr__(self) -> str:
-        from genie.units import format_size
-
         return (
             f"<Plan: {self.world_size} ranks on {self.n_hosts} hosts ({self.cluster.name}), "
             f"{len(self.schedules)} distinct calls, {self.messages} messages, "
@@ -203,17 +217,6 @@ def plan(
     templates = TemplateTable(nccl)
     planner = RankPlanner(trace, communicators, templates, compute)
     ranks = [planner.plan(rank) for rank in range(trace.world_size)]
-    uses: dict[tuple[int, int], int] = {}
-    for rank in ranks:
-        used = rank.template >= 0
-        pairs, counts = np.unique(
-            np.stack([rank.communicator[used], rank.template[used]], axis=1),
-            axis=0,
-            return_counts=True,
-        )
-        for (comm, template), count in zip(pairs.tolist(), counts.tolist(), strict=True):
-            uses[comm, template] = uses.get((comm, template), 0) + count
-    connections, traffic = connect(uses, communicators.all, templates.all)
     made = Plan(
         trace=trace,
         cluster=effective,
@@ -222,8 +225,6 @@ def plan(
         templates=templates.all,
         schedules=templates.schedules,
         ranks=ranks,
-        connections=connections,
-        connection_traffic=traffic,
         compute=compute,
         gpu=GpuModel() if gpu is None else gpu,
     )
@@ -231,12 +232,28 @@ def plan(
     return made
 
 
+def _uses(ranks: list[RankPlan]) -> dict[tuple[int, int], int]:
+    """Return (communicator, template) → how many nodes run it in one iteration."""
+    uses: dict[tuple[int, int], int] = {}
+    for rank in ranks:
+        used = rank.template >= 0
+        pairs, counts = np.unique(
+            np.stack([rank.communicator[used], rank.template[used]], axis=1),
+            axis=0,
+            return_counts=True,
+        )
+        for (communicator, template), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+            key = (communicator, template)
+            uses[key] = uses.get(key, 0) + count
+    return uses
+
+
 def _warnings(plan: Plan) -> list[str]:
     """Return what a user should know before running this plan."""
     found = list(plan.trace.warnings)
     if plan.n_hosts == 1:
         found.append("all ranks are on one host: there are no network messages")
-    elif plan.messages == 0:
+    elif not any(np.unique(plan.hosts_of(c.ranks)).size > 1 for c in plan.communicators):
         found.append("no communication of this trace crosses hosts")
     inexact = [c.name for c in plan.communicators if not c.cluster.exact]
     if inexact:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from genie.errors import GenieError, TraceError
 from genie.replay import tables
+from genie.replay.bandwidth import size_bytes
 from genie.replay.order import merge_dependencies, ordering_edges
 from genie.trace.kinds import DTYPES, Coll, Kind, dtype_bytes
 
@@ -134,23 +135,46 @@ class RankPlanner:
             names=source.names(),
         )
         communication = np.isin(kind, (Kind.COMM_COLL, Kind.COMM_SEND, Kind.COMM_RECV))
-        counters: dict[int, int] = {}
-        for node in order[communication[order]].tolist():
-            try:
-                self._communication(source, made, node, counters)
-            except GenieError as error:
-                raise type(error)(
-                    f"rank {rank}, node {int(source.id[node])} ({source.name(node)!r}): {error}",
-                    **{"rank": rank, "node": int(source.id[node])},
-                ) from error
+        self._communications(source, made, order[communication[order]])
         return made
 
-    def _communication(
-        self, source: RankTrace, made: RankPlan, node: int, counters: dict[int, int]
+    def _communications(
+        self, source: RankTrace, made: RankPlan, nodes: npt.NDArray[np.int64]
     ) -> None:
-        """Fill the row of one collective, send or receive."""
-        from genie.replay.bandwidth import size_bytes
+        """Fill the rows of collectives, sends and receives; equal calls are worked out once.
 
+        Args:
+            source: The rank's nodes.
+            made: Its plan.
+            nodes: Positions of its communications in issue order.
+        """
+        if not nodes.size:
+            return
+        made.cls[nodes] = COMMUNICATION
+        coll = source.kind[nodes] == Kind.COMM_COLL
+        made.seq[nodes[coll]] = _positions(source.group[nodes[coll]])
+        # An uneven all_to_all depends on the other ranks' splits, so it stands for itself.
+        own = np.where(source.splits[nodes] >= 0, nodes, -1)
+        columns = ("kind", "group", "coll", "nbytes", "dtype", "root", "peer")
+        keys = np.stack([getattr(source, name)[nodes].astype(np.int64) for name in columns] + [own])
+        _, first, inverse = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+        found = np.zeros((first.size, 3), np.int64)
+        # In order of first use, so that templates and communicators are numbered by the trace.
+        for i in np.argsort(first, kind="stable").tolist():
+            node = int(nodes[first[i]])
+            try:
+                found[i] = self._call(source, node, int(made.seq[node]))
+            except GenieError as error:
+                raise type(error)(
+                    f"rank {source.rank}, node {int(source.id[node])} ({source.name(node)!r}): "
+                    f"{error}",
+                    **{"rank": source.rank, "node": int(source.id[node])},
+                ) from error
+        rows = found[inverse.reshape(-1)]
+        made.communicator[nodes], made.template[nodes], made.nbytes[nodes] = rows.T
+
+    def _call(self, source: RankTrace, node: int, seq: int) -> tuple[int, int, int]:
+        """Return (communicator, template, nccl-tests size) of one communication."""
         communicator = self._communicators.get(int(source.group[node]))
         me = communicator.rank_of.get(source.rank)
         if me is None:
@@ -159,13 +183,8 @@ class RankPlanner:
                 f"(ranks {communicator.ranks.tolist()[:16]})"
             )
         nbytes = int(source.nbytes[node])
-        made.cls[node] = COMMUNICATION
-        made.communicator[node] = communicator.index
         if source.kind[node] == Kind.COMM_COLL:
             kind = _COLL_NAME[int(source.coll[node])]
-            seq = counters.get(communicator.index, 0)
-            counters[communicator.index] = seq + 1
-            made.seq[node] = seq
             code = int(source.dtype[node])
             key = self._templates.collective(
                 kind,
@@ -175,12 +194,11 @@ class RankPlanner:
                 communicator,
                 self._split_matrix(communicator, seq, source, node),
             )
-            size = key.count * dtype_bytes(key.dtype)
-            made.nbytes[node] = (
-                0
-                if kind == "barrier"
-                else (nbytes if key.splits else size_bytes(kind, size, communicator.n_ranks))
-            )
+            if kind == "barrier":
+                nbytes = 0
+            elif not key.splits:
+                size = key.count * dtype_bytes(key.dtype)
+                nbytes = size_bytes(kind, size, communicator.n_ranks)
         else:
             kind = _NODE_KIND[int(source.kind[node])]
             peer = communicator.rank_of.get(int(source.peer[node]))
@@ -190,8 +208,7 @@ class RankPlanner:
                     f"communicator {communicator.name!r}"
                 )
             key = self._templates.point_to_point(kind, nbytes, me, peer, communicator)
-            made.nbytes[node] = nbytes
-        made.template[node] = self._templates.template(key, me).index
+        return communicator.index, self._templates.template(key, me).index, nbytes
 
     def _split_matrix(
         self, communicator: Communicator, seq: int, source: RankTrace, node: int
@@ -213,6 +230,18 @@ class RankPlanner:
                 rows.append(np.asarray(other.split_lists[index][0], np.int64))
             self._splits[key] = np.stack(rows)
         return self._splits[key]
+
+
+def _positions(groups: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
+    """Return how often each entry's value came before it."""
+    by = np.argsort(groups, kind="stable")
+    ordered = groups[by]
+    new = np.ones(ordered.size, bool)
+    new[1:] = ordered[1:] != ordered[:-1]
+    start = np.maximum.accumulate(np.where(new, np.arange(ordered.size), 0))
+    out = np.empty(ordered.size, np.int64)
+    out[by] = np.arange(ordered.size) - start
+    return out
 
 
 def _kind_codes(source: RankTrace) -> npt.NDArray[np.uint8]:

@@ -217,12 +217,13 @@ def make_shard(plan: Plan, worker: int | None) -> Shard:
     programs = []
     for index in used.tolist():
         template = plan.templates[index]
+        program = template.program
         programs.append(
             ShardProgram(
-                streams=template.program.streams,
-                ops=template.program.ops,
-                window=template.program.window,
-                windows=template.program.windows,
+                streams=program.streams,
+                ops=program.ops,
+                window=program.window,
+                windows=program.windows,
                 call_ns=gpu.call_ns(template.algorithm, template.protocol),
                 copy_gbps=gpu.copy_gbps if gpu.enabled else 0.0,
                 reduce_gbps=gpu.copy_gbps if gpu.enabled else 0.0,

@@ -132,6 +132,12 @@ def _record(
 
     found, labels = assemble(shard, engine.ops(), engine.messages(), engine.connections())
     complete = status == "done"
+    warnings = list(plan.warnings)
+    lost_ops, lost_messages = engine.dropped
+    if lost_ops or lost_messages:
+        warnings.append(
+            f"the log was full: {lost_ops} operations and {lost_messages} messages are not in it"
+        )
     if not complete:
         failures = tables.empty("failures", 1)
         failures["error"], failures["message"] = 0, 0
@@ -149,7 +155,7 @@ def _record(
             "clock": "virtual",
             "complete": complete,
             "incomplete": "" if complete else f"simulation {status}",
-            "warnings": plan.warnings,
+            "warnings": warnings,
             "iterations": iterations,
             "warmup": warmup,
             "time_scale": time_scale,

@@ -98,3 +98,25 @@ def test_simulated_messages_are_the_schedules(demo):
     got = sends[np.lexsort((sends["posted_ns"], sends["connection"]))]
     per_connection = np.bincount(got["connection"], weights=got["nbytes"])
     np.testing.assert_array_equal(per_connection, demo.connection_traffic["nbytes"].astype(float))
+
+
+def test_groups_inside_one_host_need_no_nic(tmp_path):
+    """NVLS and NVLink groups run beside groups that cross hosts."""
+    from genie.trace import Builder, Coll, Kind, write
+
+    ranks = []
+    for rank in range(16):
+        made = Builder()
+        inside = made.node(
+            Kind.COMM_COLL, "tp", coll=Coll.ALL_REDUCE, nbytes=1 << 24, group=f"tp{rank // 8}"
+        )
+        made.node(Kind.COMM_COLL, "dp", deps=[inside], coll=Coll.ALL_GATHER, nbytes=1 << 20)
+        ranks.append(made)
+    groups = {f"tp{i}": tuple(range(8 * i, 8 * i + 8)) for i in range(2)}
+    write(tmp_path, "x", ranks, groups=groups)
+    plan = genie.plan(genie.load(tmp_path), genie.Cluster.preset("h100x8", hosts=2))
+    assert plan.communicators[0].name == "tp0"
+    assert set(np.unique(plan.connections["communicator"])) == {
+        c.index for c in plan.communicators if c.name == "world"
+    }
+    assert genie.simulate(plan).complete
