@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -158,7 +159,15 @@ def _plain(value: Any) -> Any:
 
 def table_rows(array: Any) -> list[dict[str, Any]]:
     """Return a structured array as a list of plain dicts."""
-    return [dict(zip(array.dtype.names, row, strict=True)) for row in array.tolist()]
+    return [
+        {name: _null(value) for name, value in zip(array.dtype.names, row, strict=True)}
+        for row in array.tolist()
+    ]
+
+
+def _null(value: Any) -> Any:
+    """Return None for NaN, which JSON does not have, and every other value as it is."""
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def warn(text: str) -> None:

@@ -105,7 +105,7 @@ class Outcome:
 
 
 class _Signals:
-    """Counts SIGINT and SIGTERM instead of letting them strike anywhere."""
+    """Counts SIGINT, SIGTERM and SIGHUP instead of letting them strike anywhere."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -114,8 +114,10 @@ class _Signals:
 
     def __enter__(self) -> _Signals:
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._note)
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                # What nohup or a shell's background told us to ignore stays ignored.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._note)
         return self
 
     def _note(self, number: int, frame: FrameType | None) -> None:
