@@ -74,13 +74,15 @@ def figure_schedule(
     with style():
         figure = new_figure("double", aspect=0.4)
         left, right = figure.subplots(1, 2, width_ratios=[1, 2])
-        if algorithm in ("tree", "nvls_tree"):
+        # Sends and receives spread their rounds over channels: all of them are the picture.
+        shown = None if algorithm == "p2p" else channel
+        if algorithm == "tree":
             draw_tree(effective, left, channel)
         elif algorithm == "ring":
             draw_ring(effective, left, channel)
         else:
-            draw_peers(effective, recording, left, channel)
-        draw_space_time(recording, right, channel)
+            draw_peers(effective, recording, left, shown)
+        draw_space_time(recording, right, shown)
         right.set_title(f"{kind}, {nbytes} B a rank, {algorithm}: messages")
     return figure
 

@@ -77,10 +77,12 @@ def draw_tree(cluster: Cluster, ax: Axes, channel: int = 0) -> Axes:
     return ax
 
 
-def draw_peers(cluster: Cluster, recording: Recording, ax: Axes, channel: int = 0) -> Axes:
-    """Draw who sent to whom on a channel, whatever the algorithm; ranks on a circle."""
+def draw_peers(cluster: Cluster, recording: Recording, ax: Axes, channel: int | None = 0) -> Axes:
+    """Draw who sent to whom (on a channel, or on all), whatever the algorithm."""
     rows = recording.messages
-    rows = rows[(rows["direction"] == 0) & (rows["channel"] == channel)]
+    rows = rows[rows["direction"] == 0]
+    if channel is not None:
+        rows = rows[rows["channel"] == channel]
     n = cluster.n_ranks
     places = {
         rank: (math.sin(2 * math.pi * rank / n), math.cos(2 * math.pi * rank / n))
@@ -89,5 +91,5 @@ def draw_peers(cluster: Cluster, recording: Recording, ax: Axes, channel: int = 
     _dots(ax, cluster, places)
     for rank, peer in sorted(set(zip(rows["rank"].tolist(), rows["peer"].tolist(), strict=True))):
         _arrow(ax, places[rank], places[peer], "#000000")
-    ax.set_title(f"peers, channel {channel}")
+    ax.set_title("peers" if channel is None else f"peers, channel {channel}")
     return ax
