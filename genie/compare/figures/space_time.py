@@ -64,7 +64,7 @@ def draw_space_time(recording: Recording, ax: Axes, channel: int | None = None) 
     ax.set_xlabel("time [us]")
     ax.set_ylabel("rank")
     if len(channels) > 1 and len(channels) <= 7:
-        ax.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, 1.15))
+        ax.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
     return ax
 
 
