@@ -36,6 +36,8 @@ TO_WORKER, TO_COORDINATOR = b"to worker", b"to coordinator"
 #: Unproven connections at a time; beyond it the oldest is dropped, and may call again.
 MAX_PENDING = 256
 HANDSHAKE_TIMEOUT = 10.0
+#: Reasons for dropping peers that are told apart.
+MAX_REASONS = 64
 _READ = 1 << 18
 _M = TypeVar("_M")
 
@@ -285,7 +287,7 @@ class Coordinator:
                 return
             except OSError as exc:
                 # EMFILE, ENFILE, ECONNABORTED: the run goes on with whom it has.
-                self.rejected[f"not accepted: {exc.strerror}"] += 1
+                self._count(f"not accepted: {exc.strerror}")
                 return
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -419,15 +421,20 @@ class Coordinator:
             self._inbox[worker].append((message, time.monotonic_ns()))
             self._fresh.add(worker)
 
+    def _count(self, reason: str) -> None:
+        """Count a dropped peer; peers must not fill the memory with ever new reasons."""
+        known = reason in self.rejected or len(self.rejected) < MAX_REASONS
+        self.rejected[reason if known else "other reasons"] += 1
+
     def _refuse(self, peer: _Peer, reason: str) -> None:
-        self.rejected[reason] += 1
+        self._count(reason)
         self._proven.pop(peer, None)
         peer.queue.append(iter((encode(Refuse(reason)),)))
         peer.closing = True
         self._flush(peer)
 
     def _reject(self, peer: _Peer, reason: str) -> None:
-        self.rejected[reason] += 1
+        self._count(reason)
         self._forget(peer)
 
     def _drop(self, peer: _Peer, reason: str) -> None:
