@@ -26,7 +26,7 @@ class Combination:
     protocol: str | None = None
 
     def trace_bytes(self, ranks: int) -> int:
-        """What the trace says: the whole input of an operation that spreads it, else as the call."""
+        """What the trace says: the whole input of what spreads it, else as the call."""
         whole = self.kind in ("reduce_scatter", "all_to_all", "scatter")
         return 4 * self.count * (ranks if whole else 1)
 

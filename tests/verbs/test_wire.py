@@ -6,14 +6,11 @@ One guest with eight Soft-RoCE devices; every collective with every algorithm an
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +18,9 @@ import pytest
 import genie
 
 from . import pcap
+from .boot import in_guest
 from .combinations import Combination, choices_of, combinations, expected, nccl_of, write_trace
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.rdma
 
 ONE_GPU = {
@@ -56,14 +53,6 @@ def cluster_of(name: str, hosts: int) -> genie.Cluster:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Boot the guest, run everything, and hand over what it left."""
-    spec = importlib.util.spec_from_file_location("rig_guest", ROOT / "tests/rig/guest.py")
-    assert spec is not None and spec.loader is not None
-    guest = importlib.util.module_from_spec(spec)
-    sys.modules["rig_guest"] = guest
-    spec.loader.exec_module(guest)
-    why = guest.missing()
-    if why:
-        pytest.skip(why)
     folder = tmp_path_factory.mktemp("wire")
     wanted = os.environ.get("GENIE_WIRE_CASES", ",".join(CASES)).split(",")
     listed = []
@@ -77,19 +66,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             {"name": name, "cluster": machine, "hosts": hosts, "choices": choices, "env": {}}
         )
     (folder / "runs.json").write_text(json.dumps(listed))
-    command = (
-        f". tests/rig/devices.sh; devices 8; {sys.executable} tests/verbs/guest_wire.py {folder}"
-    )
-    package = Path(genie.__file__).parents[1]
-    result = guest.run(
-        command,
-        shares=[str(folder)],
-        env={"PYTHONPATH": str(package)},
-        memory="2G",
-        cwd=str(ROOT),
-        timeout=float(os.environ.get("GENIE_RIG_TIMEOUT", "600")),
-    )
-    assert result.status == 0, result.output
+    in_guest("guest_wire.py", folder, devices=8, shares=[str(folder)], memory="2G")
     found = {}
     for name in wanted:
         answer = json.loads((folder / f"{name}.json").read_text())
