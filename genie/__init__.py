@@ -1,7 +1,8 @@
 """GENIE: replay an ML training job's network traffic from CPU-only hosts.
 
-The names here are the public API; everything else is private. `genie.replay` and `genie.compare`
-are functions; inside the package of the same name only `from genie.replay.x import y` is used.
+The names here are the public API; everything else is private. `genie.replay`, `genie.compare` and
+`genie.workload` are functions; inside the package of the same name only
+`from genie.replay.x import y` is used.
 """
 
 from genie.compare.comparison import compare
@@ -20,6 +21,7 @@ from genie.replay.run import replay
 from genie.replay.simulate import simulate
 from genie.trace import Trace, load
 from genie.version import __version__
+from genie.workload.generate import workload
 
 __all__ = [
     "Cluster",
@@ -42,4 +44,5 @@ __all__ = [
     "schedule_group",
     "simulate",
     "tune",
+    "workload",
 ]

@@ -1,0 +1,85 @@
+"""`Workload`: a job whose ranks are generated one at a time, and written as a trace set."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from genie.errors import InputError
+from genie.trace import Builder
+from genie.workload.cost import Roofline
+from genie.workload.layout import Layout
+from genie.workload.rules import validate
+from genie.workload.spec import Spec
+
+
+class Workload:
+    """A job that has been checked; nothing is generated before it is asked for.
+
+    Attributes:
+        spec: What it is.
+        layout: Its ranks and groups.
+        roofline: How long its operators take.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        """Check the spec.
+
+        Raises:
+            InputError: The spec breaks a rule.
+        """
+        validate(spec)
+        self.spec = spec
+        self.layout = Layout(spec)
+        self.roofline = Roofline(spec.hardware, spec.precision.compute)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the job."""
+        return self.layout.world
+
+    def groups(self) -> dict[str, tuple[int, ...]]:
+        """Return every process group: name to global ranks in communicator order."""
+        return self.layout.all_groups()
+
+    def rank(self, rank: int) -> Builder:
+        """Return the nodes of one rank; costs what that rank's nodes cost.
+
+        Raises:
+            InputError: There is no such rank.
+        """
+        if not 0 <= rank < self.world_size:
+            raise InputError(f"no rank {rank} in a job of {self.world_size} ranks")
+        from genie.workload.transformer import TransformerRank
+
+        return TransformerRank(self.spec, self.layout, self.roofline, rank).run()
+
+    def write(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        ranks: Iterable[int] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> Path:
+        """Write `<name>.<rank>.et` of every rank and `<name>.groups.json`; return the folder.
+
+        Args:
+            folder: Where; made if it is not there.
+            ranks: Only these ranks.
+            progress: Called with (ranks written, ranks in all).
+        """
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        wanted = range(self.world_size) if ranks is None else list(ranks)
+        for done, rank in enumerate(wanted, 1):
+            content = self.rank(rank).to_bytes()
+            (target / f"{self.spec.name}.{rank}.et").write_bytes(content)
+            if progress:
+                progress(done, len(wanted))
+        groups = {name: list(members) for name, members in self.groups().items()}
+        if groups:
+            text = json.dumps(groups, separators=(",", ":")) + "\n"
+            (target / f"{self.spec.name}.groups.json").write_text(text)
+        return target
