@@ -115,6 +115,10 @@ def align(replay: Truth, truth: Truth) -> Alignment:
             theirs,
             [i for i in theirs_rows.tolist() if i not in done_theirs],
         )
+    if not matched and not (len(mine) and len(theirs)) and _messages(replay, truth):
+        # Messages without operations, as a verbs interceptor has: only L0 can be judged.
+        notes.append("one side has messages but no operations: only messages are compared")
+        return Alignment(np.zeros(0, PAIR), mine, theirs, notes=tuple(notes))
     if not matched:
         raise NothingMatchedError(
             f"no operation is common to both runs: {_kinds(mine)} against {_kinds(theirs)}"
@@ -129,6 +133,10 @@ def align(replay: Truth, truth: Truth) -> Alignment:
         _unmatched(theirs, theirs_rows.tolist(), used_theirs, mine),
         tuple(notes),
     )
+
+
+def _messages(replay: Truth, truth: Truth) -> bool:
+    return all(side.messages is not None and len(side.messages) for side in (replay, truth))
 
 
 def _key(row: np.void, identity: dict[int, Hashable], iteration: int) -> tuple[Hashable, ...]:

@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 from genie.compare.align import HOW, Alignment
 from genie.compare.align import align as align_runs
+from genie.compare.clocks import on_one_clock
 from genie.compare.metrics import collective, messages, shape, step
 from genie.compare.metrics.collective import BANDS
+from genie.compare.periods import with_iterations
 from genie.compare.truth.model import KINDS, Truth
 from genie.errors import CompareError
 
@@ -197,6 +199,6 @@ def compare(
                     for column in side.health.dtype.names or ()
                     if column.endswith("_ns") or column == "host_cpu_busy"
                 }
-    return Comparison(
-        sides[0], sides[1], (align or align_runs)(sides[0], sides[1]), health, provenance
-    )
+    ours, other = (on_one_clock(side) for side in sides)
+    ours, other = with_iterations(ours, other), with_iterations(other, ours)
+    return Comparison(ours, other, (align or align_runs)(ours, other), health, provenance)

@@ -99,7 +99,14 @@ def instances(truth: Truth) -> npt.NDArray[np.void]:
     # Rows that stand alone get a key of their own.
     alone = np.where(collective, -1, keep)
     keys = np.stack(
-        [rows["iteration"], rows["communicator"], np.where(collective, seq, -1), alone], axis=1
+        [
+            rows["iteration"],
+            rows["communicator"],
+            np.where(collective, seq, -1),
+            rows["kind"],
+            alone,
+        ],
+        axis=1,
     ).astype(np.int64)
     _, inverse = np.unique(keys, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)

@@ -99,6 +99,11 @@ def collective_errors(alignment: Alignment, per_communicator: bool = True) -> np
     return np.array(rows, ERRORS)
 
 
+def _geomean(values: npt.NDArray[np.float64]) -> float:
+    """Return the geometric mean of positive values, 0 of none."""
+    return float(np.exp(np.log(values).mean())) if values.size else 0.0
+
+
 def overall(alignment: Alignment) -> dict[str, float]:
     """Return the errors over all pairs, in GENIE's and in other papers' definitions.
 
@@ -118,7 +123,7 @@ def overall(alignment: Alignment) -> dict[str, float]:
         else float("nan"),
         "p99_abs_error": float(np.percentile(magnitude, 99)) if len(pairs) else float("nan"),
         "mean_abs_error": float(magnitude.mean()) if len(pairs) else float("nan"),
-        "geomean_abs_error": float(np.exp(np.log(nonzero).mean())) if nonzero.size else 0.0,
+        "geomean_abs_error": _geomean(nonzero) if len(pairs) else float("nan"),
         "alignment": float(1 - magnitude.mean()) if len(pairs) else float("nan"),
     }
 

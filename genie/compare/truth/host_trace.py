@@ -391,6 +391,11 @@ def read(documents: dict[Path, Any], source: Path) -> Truth:
     ops = ops_of(rows, labels)
     device_only = (ops["kind"] == _COMPUTE) | (ops["kind"] == _MEMCPY)
     notes = [] if linked else ["a host trace has no GPU times: sizes, kinds and order only"]
+    if linked:
+        notes.append(
+            "starts in a linked trace may be those of launches (mlcommons/chakra issue 181): "
+            "durations are the GPU's, waiting and overlap are not judged well"
+        )
     without = int((ops["nbytes"][~device_only] < 0).sum())
     if without:
         notes.append(f"{without} operations carry no size; they are left out of the metrics")

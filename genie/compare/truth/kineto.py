@@ -180,7 +180,9 @@ def _ns(us: list[int | float]) -> npt.NDArray[np.int64]:
     if values.dtype.kind != "f":
         return values.astype(np.int64) * 1000
     whole = np.floor(values)
-    return whole.astype(np.int64) * 1000 + np.rint((values - whole) * 1000).astype(np.int64)
+    exact: npt.NDArray[np.int64] = whole.astype(np.int64) * 1000
+    exact += np.rint((values - whole) * 1000).astype(np.int64)
+    return exact
 
 
 class _Annotations:

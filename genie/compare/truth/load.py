@@ -159,6 +159,9 @@ def _json(path: Path, text: str) -> Found:
     from genie.compare.truth.host_trace import is_host_trace
 
     document, whole = _parse(text)
+    if not whole and not isinstance(document, dict | list):
+        # Log lines that begin with a bracket.
+        return _text(path, text)
     if whole and is_host_trace(document):
         return Found(path, "pytorch-et", document)
     if nccl_tests.is_json(document):

@@ -9,7 +9,7 @@ from typing import Any
 from genie.compare.truth.model import KINDS, Labels, Truth, ops_of
 from genie.errors import CompareError
 
-_HEADER = re.compile(r"#bytes\s+#iterations\s+(.*)$")
+_HEADER = re.compile(r"#bytes\s+#iterations\s+(.*)$", re.MULTILINE)
 _ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+([\d.eE+-]+(?:\s+[\d.eE+-]+)*)\s*$")
 _UNIT = re.compile(r"\[([^\]]+)\]")
 #: Bytes per second of perftest's units (its MB is 2**20 bytes, as its man page says).

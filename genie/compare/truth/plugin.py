@@ -92,8 +92,8 @@ class _Reader:
         if cat in _OP_CATS:
             return self._operation(cat, str(event.get("name")), args, at, pid)
         rank = self.pid_rank.get(pid, self.rank)
-        row: dict[str, Any] = {"rank": rank, "op": self.op.get(pid, -1) + (base if pid in self.op else 0),
-               "start_ns": at}  # fmt: skip
+        op = self.op[pid] + base if pid in self.op else -1
+        row: dict[str, Any] = {"rank": rank, "op": op, "start_ns": at}
         name = str(event.get("name", ""))
         if cat == "PROXY" and "Channel" in args:
             row |= {
