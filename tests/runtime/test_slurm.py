@@ -16,6 +16,7 @@ from runtime.slurm import Slurm
 from runtime.steps import write_steps
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.netns
 
 
 @pytest.fixture(scope="module")
