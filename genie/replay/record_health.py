@@ -48,7 +48,7 @@ def health_line(rec: Recording) -> str:
         ("clock_bound_ns", "clocks agree within"),
     ):
         values = table[column][np.isfinite(table[column])]
-        if len(values):
+        if len(values) and values.max() > 0:
             parts.append(f"{text} {format_time(float(values.max()))}")
     busy = table["host_cpu_busy"][np.isfinite(table["host_cpu_busy"])]
     if len(busy):
