@@ -10,6 +10,7 @@ from genie.errors import InputError, ScheduleError, UnsupportedCollectiveError
 from genie.replay.cluster import Cluster
 from genie.replay.nccl.choice import choose
 from genie.replay.nccl.env import Nccl
+from genie.replay.nccl.schedule import schedule
 from genie.replay.nccl.versions import RELEASES, Switch, rules_at, version_text
 
 ALL = (True,) * 7
@@ -46,13 +47,32 @@ def test_every_release_between_the_ends_is_taken():
         ("2.26", "2.26.2"),
         ("2.28.8", "2.28.7"),
         ("2.30.8", "2.30.7"),
-        ("2.31.0", "2.30.3"),
-        ("3.0.1", "2.20.5"),
+        ("2.31.0", "2.30.7"),
+        ("2.31", "2.30.7"),
+        ("2.22", "2.22.3"),
+        ("3.0.1", "2.30.7"),
+        ("1.9.9", "2.20.5"),
     ],
 )
 def test_other_releases_are_refused_with_the_nearest_named(text, near):
     with pytest.raises(InputError, match=rf"{text} is not a release .* nearest one is {near} "):
         Nccl(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("NCCL_BUFFSIZE", 4096), ("NCCL_LL_BUFFSIZE", 256), ("NCCL_LL128_BUFFSIZE", 16384)],
+)
+@pytest.mark.parametrize("version", ["2.21", "2.27", "2.30"])
+@pytest.mark.parametrize("algorithm", ["Ring", "Tree"])
+def test_a_buffer_too_small_for_any_chunk_is_refused(name, least, version, algorithm):
+    with pytest.raises(InputError, match=rf"{name}={least - 1}: expected {least} to"):
+        Nccl(version, env={name: least - 1})
+    protocol = {"NCCL_LL_BUFFSIZE": "LL", "NCCL_LL128_BUFFSIZE": "LL128"}.get(name, "Simple")
+    nccl = Nccl(version, env={name: least, "NCCL_PROTO": protocol, "NCCL_ALGO": algorithm})
+    one = schedule("all_reduce", count=9000, cluster=Cluster.preset("h100x8", hosts=2), nccl=nccl)
+    sent = [(rank, one.messages(rank)) for rank in range(16)]
+    assert sum(rows["nbytes"][rows["direction"] == 0].sum() for _, rows in sent) >= 36000
 
 
 @pytest.mark.parametrize("text", ["", "latest", "2", "2.30.7.1", 2.30, None])

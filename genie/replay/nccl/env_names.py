@@ -39,9 +39,11 @@ WIRE: dict[str, Variable] = {
     "NCCL_MAX_NRINGS": _int(1, 1 << 30),
     "NCCL_MIN_CTAS": _int(1, 64),
     "NCCL_MAX_CTAS": _int(1, 1 << 30),
-    "NCCL_BUFFSIZE": _int(8, 1 << 31),
-    "NCCL_LL_BUFFSIZE": _int(8, 1 << 31),
-    "NCCL_LL128_BUFFSIZE": _int(8, 1 << 31),
+    # At least 8 steps of the protocol's smallest chunk (spec section 2.5: 512, 16 and 1920 B of
+    # data, LL sends twice its data and LL128 16/15 of it): below that nothing can be sent.
+    "NCCL_BUFFSIZE": _int(8 * 512, 1 << 31),
+    "NCCL_LL_BUFFSIZE": _int(8 * 2 * 16, 1 << 31),
+    "NCCL_LL128_BUFFSIZE": _int(8 * 2048, 1 << 31),
     "NCCL_NTHREADS": _int(1, 1 << 20),
     "NCCL_LL128_NTHREADS": _int(1, 1 << 20),
     "NCCL_THREAD_THRESHOLDS": _TEXT,

@@ -8,6 +8,7 @@ between releases is a row of data, never a second copy of the code.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -93,14 +94,10 @@ def parse_version(text: str) -> Version:
 
 
 def _nearest(wanted: Version) -> Version:
-    def distance(release: Version) -> tuple[int, int, int]:
-        return (
-            abs(release[0] - wanted[0]),
-            abs(release[1] - wanted[1]),
-            abs(release[2] - wanted[2]),
-        )
-
-    return min(RELEASES, key=distance)
+    # One of the two releases `wanted` would stand between, by the first number that differs.
+    after = bisect_left(RELEASES, wanted)
+    around = RELEASES[max(after - 1, 0) : after + 1]
+    return min(around, key=lambda r: [abs(a - b) for a, b in zip(r, wanted, strict=True)])
 
 
 class Switch(Generic[T]):
