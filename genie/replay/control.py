@@ -15,6 +15,7 @@ from genie.errors import GenieError, LaunchError, ReplayTimeoutError, TransportE
 from genie.replay.auth import new_secret
 from genie.replay.blame import describe
 from genie.replay.clocks import SHARED, ClockFit, Exchange, clock_identity, fit
+from genie.replay.patience import longest_compute_ns
 from genie.replay.protocol import (
     Abort,
     Bye,
@@ -171,6 +172,8 @@ class Control:
         self._asked: dict[tuple[int, int], int] = {}
         self._round = 0
         self._progress: dict[int, tuple[int, int]] = {}
+        longest = longest_compute_ns(plan.ranks) * settings.time_scale / 1e9
+        self.watchdog = settings.timeout + longest
 
     def _name(self, worker: int) -> str:
         ranks = self.plan.ranks_of(worker)
@@ -263,6 +266,7 @@ class Control:
                     warmup=self.settings.warmup,
                     time_scale=self.settings.time_scale,
                     timeout=self.settings.timeout,
+                    watchdog=self.watchdog,
                     spin=self.outcome.workers_on_host[worker] <= hello.cores,
                     log_messages=self.settings.log_messages,
                     compress=hello.clock != clock_identity(),
@@ -415,7 +419,7 @@ class Control:
         name = self.names[worker]
         if done.status == "stalled":
             return ReplayTimeoutError(
-                f"{name}: nothing moved for {self.settings.timeout:g} s:\n{done.explanation}",
+                f"{name}: nothing moved for {self.watchdog:.3g} s:\n{done.explanation}",
                 worker=worker,
             )
         first = done.failures[0]["message"] if done.failures else done.explanation
@@ -462,7 +466,7 @@ class Control:
         said = {w: done.explanation for w, done in answered.items() if done.explanation}
         report = describe(waits, said, self.names, worker_of, silent)
         return ReplayTimeoutError(
-            f"nothing moved for {self.settings.timeout:g} s: {report}",
+            f"nothing moved for {self.watchdog:.3g} s: {report}",
             pending=sum(len(pairs) for pairs in waits.values()),
         )
 

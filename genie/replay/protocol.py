@@ -69,7 +69,9 @@ class Setup(Message, frozen=True):
     warmup: int
     time_scale: float
     timeout: float
-    """Seconds for connecting, and without progress before the watchdog reports."""
+    """Seconds for connecting to the other workers."""
+    watchdog: float
+    """Seconds without progress, while nothing is due here, after which a run stands still."""
     spin: bool
     log_messages: str
     compress: bool = False

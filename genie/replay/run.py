@@ -57,7 +57,8 @@ def replay(
         gpu: GPU-time model.
         progress: Called with (nodes done, nodes in all); True is a bar, False nothing, None a bar
             when stderr is a terminal.
-        timeout: Seconds for workers to start and to connect, and without any progress in the run.
+        timeout: Seconds for workers to start and to connect, and without any progress in the run
+            (beyond the longest compute between two communications of the trace).
         log_messages: Keep the `messages` table.
         on_error: What to do when a run that had begun fails or is interrupted: "raise" the error,
             whose `recording` attribute holds what was recorded, or return ("record") that

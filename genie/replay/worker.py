@@ -153,7 +153,7 @@ class Worker:
             iterations=setup.iterations,
             warmup=setup.warmup,
             time_scale=setup.time_scale,
-            watchdog_s=setup.timeout,
+            watchdog_s=setup.watchdog,
             start_ns=start_ns,
             spin_ns=60_000 if setup.spin else 0,
             poll_spin_ns=60_000 if setup.spin else 0,

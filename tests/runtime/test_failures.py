@@ -148,7 +148,7 @@ def test_stopped_worker_is_blamed(tmp_path):
     os.kill(command.workers[0], signal.SIGSTOP)
     code, err, seconds = command.end()
     assert code == 1 and seconds < 3 + GONE
-    assert "nothing moved for 3 s" in err and "waits for" in err and "grads" in err
+    assert "nothing moved for 3.1 s" in err and "waits for" in err and "grads" in err
     assert "which does not answer any more, is waited for by rank" in err
     rec = Recording.load(command.out)
     assert "nothing came from" in rec.manifest["incomplete"]
