@@ -16,7 +16,7 @@ from genie.workload.layout import Group
 COMPUTE, TENSOR, CONTEXT_SEND, CONTEXT_RECEIVE, EXPERT, DATA, EXPERT_DATA, CONTROL = (
     7, 20, 21, 22, 23, 24, 25, 26,
 )  # fmt: skip
-#: Sends and receives between stages: one stream a direction and boundary from here on.
+#: Sends and receives of activations, then of gradients, between stages: four streams from here.
 PIPELINE = 32
 
 
@@ -133,7 +133,7 @@ class Emitter:
             name,
             deps=self.here() if deps is None else deps,
             nbytes=nbytes,
-            group=group.name,
+            group=group.name or None,
             peer=peer,
             tag=tag,
             stream=stream,

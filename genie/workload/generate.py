@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Mapping
@@ -121,9 +122,13 @@ def workload(
     if output is not None:
         return load(job.write(new_folder(output), progress=progress))
     # A folder of its own, removed with the trace: names are read from the files when asked for.
-    kept = tempfile.TemporaryDirectory(prefix="genie-workload-")
-    trace = load(job.write(kept.name, progress=progress))
-    weakref.finalize(trace, kept.cleanup)
+    kept = tempfile.mkdtemp(prefix="genie-workload-")
+    try:
+        trace = load(job.write(kept, progress=progress))
+    except BaseException:
+        shutil.rmtree(kept, ignore_errors=True)
+        raise
+    weakref.finalize(trace, shutil.rmtree, kept, ignore_errors=True)
     return trace
 
 

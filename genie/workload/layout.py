@@ -45,6 +45,10 @@ class Group:
         return len(self.members)
 
 
+#: All ranks: a node without a group.
+WORLD = Group("", ())
+
+
 class Layout:
     """Coordinates and groups of a job's ranks; everything is worked out for one rank at a time."""
 

@@ -1,4 +1,4 @@
-"""What one rank computes and exchanges for one micro-batch: tokens, bytes, and work of operators."""
+"""What one rank computes and exchanges for a micro-batch: tokens, bytes, work of operators."""
 
 from __future__ import annotations
 
@@ -53,10 +53,8 @@ class Sizes:
     def kv_bytes(self) -> int:
         """Bytes of keys and values of a micro-batch on one rank (context parallel passes them)."""
         m = self.model
-        if m.kv_lora:
-            width = m.heads * (m.dim + m.rope_dim + m.v_head_dim)
-        else:
-            width = 2 * m.kv * m.dim
+        latent = m.heads * (m.dim + m.rope_dim + m.v_head_dim)
+        width = latent if m.kv_lora else 2 * m.kv * m.dim
         return self.tokens * width // self.tp * self.element
 
     def matmul(self, parameters: float, tokens: float, kind: str = "matmul") -> Work:

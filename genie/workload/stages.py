@@ -12,8 +12,9 @@ from genie.workload.spec import Spec
 def chunk_layers(layers: int, chunks: int) -> list[range]:
     """Return the layers of each virtual stage, in model order.
 
-    Where they do not divide evenly the last, first, second last, ... chunk has one fewer, as Llama
-    3 405B takes one layer from the last and the first of 16 stages (arXiv 2407.21783, section 3.3.2).
+    Where they do not divide evenly the last, first, second last, ... chunk has one fewer, as
+    Llama 3 405B takes one layer from the last and the first of 16 stages (arXiv 2407.21783,
+    section 3.3.2).
     """
     most = -(-layers // chunks)
     counts = [most] * chunks

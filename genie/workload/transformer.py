@@ -1,4 +1,4 @@
-"""One rank of a transformer's training step: passes of micro-batches over chunks, then the update."""
+"""One rank of a transformer's training step: passes over its chunks, then the update."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from genie.workload.emit import CONTROL, PIPELINE, TENSOR, Emitter
 from genie.workload.experts import Experts, Router
 from genie.workload.fsdp import ROOT, FullyShard
 from genie.workload.gradients import DataParallel
-from genie.workload.layout import Group, Layout
+from genie.workload.layout import WORLD, Group, Layout
 from genie.workload.pipeline import Pass, passes
 from genie.workload.shapes import is_moe, layer_parameters
 from genie.workload.sizes import ATTENTION_BACKWARD, Sizes
@@ -42,10 +42,14 @@ class TransformerRank:
         cp = layout.group("cp", rank)
         self.context = Context(self.emit, self.sizes, cp, rank) if cp else None
         self.router = Router(spec, self.sizes.local_tokens)
-        self.experts = Experts(self.emit, self.sizes, layout, rank, self.router)
+        if spec.shape.experts:
+            self.experts = Experts(self.emit, self.sizes, layout, rank, self.router)
         replicas = layout.group("dp_cp" if spec.parallelism.cp > 1 else "dp", rank)
         self.data = DataParallel(
-            self.emit, spec, {False: replicas, True: layout.group("edp", rank)}, self.chunks
+            self.emit,
+            spec,
+            {False: replicas, True: layout.group("edp", rank) if spec.shape.experts else None},
+            self.chunks,
         )
         self.shard: FullyShard | None = None
         if spec.parallelism.zero == 3:
@@ -113,12 +117,16 @@ class TransformerRank:
         peer, tag = found
         what = "activations" if one.kind == "F" else "gradients"
         verb = "send" if kind == Kind.COMM_SEND else "recv"
-        # Every boundary and direction has streams of its own, so that nobody's send holds up a
-        # receive of another micro-batch.
+        # One stream a direction, so that nobody's send holds up a receive. Between two stages of
+        # an interleaved pipeline both directions join the same two ranks: like Megatron-LM one of
+        # them then uses the world's communicator (p2p_communication.py, `_p2p_ops`).
+        gradients = one.kind == "B"
+        both = self.pp.size == 2 and self.spec.parallelism.vpp > 1
+        group = WORLD if both and gradients else self.pp
         return self.emit.transfer(
-            kind, f"pipeline.{what}.chunk{chunk.number}.{where}.{verb}", self.pp, peer,
+            kind, f"pipeline.{what}.chunk{chunk.number}.{where}.{verb}", group, peer,
             self.sizes.local_activation_bytes, tag=tag,
-            stream=PIPELINE + 2 * tag + (kind == Kind.COMM_RECV),
+            stream=PIPELINE + 2 * gradients + (kind == Kind.COMM_RECV),
             dtype=self.spec.precision.activations,
         )  # fmt: skip
 
@@ -371,7 +379,7 @@ class TransformerRank:
         # Every rank that holds other parameters adds its part: all of them once states are sharded.
         group = self.layout.group("mp", self.rank)
         if self.spec.parallelism.zero and self.layout.world > 1:
-            group = Group("", tuple(range(self.layout.world)))
+            group = WORLD
         self.emit.collective(
             Coll.ALL_REDUCE, f"{prefix}gradients.norm.all_reduce", group, 4,
             stream=CONTROL, dtype="float32",
