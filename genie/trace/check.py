@@ -23,6 +23,7 @@ def find_problems(trace: Trace) -> list[TraceError]:
     """Return every reason, the most telling first."""
     found: Found = [(Order.FILE, problem) for problem in trace.load_problems]
     found += _gaps(trace)
+    found += _nothing(trace)
     for rank in trace.ranks:
         found += rank.problems
         if len(rank.order) < rank.n:
@@ -56,6 +57,14 @@ def _gaps(trace: Trace) -> Found:
         f"missing: rank {named}{more}"
     )
     return [(Order.RANKS, TraceError(text, path=trace.path, rank=missing[0], missing=missing))]
+
+
+def _nothing(trace: Trace) -> Found:
+    # What is left of a file cut off right behind its metadata.
+    if any(rank.n or rank.problems for rank in trace.ranks) or trace.load_problems:
+        return []
+    text = f"{trace.path}: no rank has a node: there is nothing to replay"
+    return [(Order.FILE, TraceError(text, path=trace.path))]
 
 
 def _listed(

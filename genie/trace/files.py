@@ -160,10 +160,22 @@ def _sets(folder: Path) -> dict[str, dict[str, list[tuple[int, Path]]]]:
     found: dict[str, dict[str, list[tuple[int, Path]]]] = defaultdict(lambda: defaultdict(list))
     for entry in sorted(folder.iterdir()):
         match = _RANK_FILE.fullmatch(entry.name)
-        if match and entry.is_file():
+        if match:
             kind = "json" if match["kind"] == "json" else "et"
             found[match["prefix"]][kind].append((int(match["rank"]), entry))
+    for prefix, kinds in list(found.items()):
+        for kind, files in list(kinds.items()):
+            if not any(file.is_file() for _, file in files):
+                del kinds[kind]
+        if not kinds:
+            del found[prefix]
     return found
+
+
+def _what(path: Path) -> str:
+    if path.is_symlink() and not path.exists():
+        return "a link to what does not exist"
+    return "a folder" if path.is_dir() else "a pipe, socket or device"
 
 
 def _choose(
@@ -173,6 +185,9 @@ def _choose(
     kind = "et" if "et" in kinds else "json"
     files: dict[int, Path] = {}
     for rank, file in kinds[kind]:
+        if not file.is_file():
+            # Passing it over would replay a smaller job; opening a pipe would wait for ever.
+            raise TraceError(f"{file}: {_what(file)}, not a file", path=str(file), rank=rank)
         if rank in files:
             raise TraceError(
                 f"two files for rank {rank}: {files[rank]} and {file}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import codecs
 import gzip
 import json
 import os
@@ -39,6 +40,7 @@ def _read(path: Path) -> Any:
         data = path.read_bytes()
         if data[:2] == b"\x1f\x8b":
             data = gzip.decompress(data)
+        data = data.removeprefix(codecs.BOM_UTF8)
         if data.lstrip()[:1] != b"{":
             return None
         return json.loads(data, object_pairs_hook=_Pairs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -297,3 +298,36 @@ def test_a_file_that_went_away_is_named(tmp_path: Path) -> None:
     (tmp_path / "t.0.et").unlink()
     with pytest.raises(TraceError, match=r"t\.0\.et: No such file"):
         trace.ranks[0].name(0)
+
+
+def test_an_entry_of_the_set_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    last = tmp_path / "t.1.et"
+    for make, what in (
+        (last.mkdir, "a folder"),
+        (lambda: os.mkfifo(last), "a pipe"),
+        (lambda: last.symlink_to(tmp_path / "gone"), "a link to what does not exist"),
+    ):
+        put(tmp_path, ONE)
+        make()
+        reasons = told(tmp_path)
+        assert str(last) in reasons
+        assert what in reasons
+        last.rmdir() if last.is_dir() else last.unlink()
+
+
+def test_a_folder_named_like_a_rank_is_no_set_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "results.0.json").mkdir()
+    assert told(put(tmp_path, ONE, ONE)) == ""
+
+
+def test_a_set_without_any_node_is_refused(tmp_path: Path) -> None:
+    empty = w.framed(w.HEAD_V4)
+    assert "no rank has a node" in told(put(tmp_path, empty, empty))
+    other = w.framed(w.HEAD_V4, w.v4(1, "k", 4))
+    assert told(put(tmp_path, empty, other)) == ""
+
+
+def test_a_group_file_may_start_with_a_byte_order_mark(tmp_path: Path) -> None:
+    put(tmp_path, ONE, ONE)
+    (tmp_path / "g.json").write_text('{"3": [0, 1]}', encoding="utf-8-sig")
+    assert load(tmp_path).groups == {"3": (0, 1)}
