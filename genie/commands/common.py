@@ -59,7 +59,8 @@ def add_cluster(parser: argparse.ArgumentParser, required: bool) -> None:
         "--cluster",
         metavar="PRESET:HOSTS|FILE",
         required=required,
-        help="such as h100x8:4; or NCCL's graph dump (.xml) or NCCL_DEBUG=INFO log",
+        help="such as h100x8:4 or local:2x4 (2 hosts of 4); or NCCL's graph dump (.xml) or "
+        "NCCL_DEBUG=INFO log",
     )
 
 
@@ -70,18 +71,21 @@ def parse_cluster(text: str | None) -> Cluster | None:
     if text is None:
         return None
     if os.path.exists(text):
-        content = Path(text).read_text(errors="replace")
+        path = Path(text)
+        if path.is_dir():
+            raise InputError(f"--cluster {text!r} is a folder, not a graph dump or a log")
+        content = path.read_text(errors="replace")
         if content.lstrip().startswith("<"):
-            return Cluster.from_nccl_graph(content)
-        return Cluster.from_nccl_log(content)
+            return Cluster.from_nccl_graph(path)
+        return Cluster.from_nccl_log(path)
     name, colon, hosts = text.rpartition(":")
     if not colon:
         raise InputError(f"--cluster {text!r}: expected PRESET:HOSTS (h100x8:4) or a file")
     if name == "local":
         n_hosts, times, gpus = hosts.partition("x")
-        if n_hosts.isdigit() and (not times or gpus.isdigit()):
+        if n_hosts.isdecimal() and (not times or gpus.isdecimal()):
             return Cluster.local(int(n_hosts), int(gpus or 1))
-    elif hosts.isdigit():
+    elif hosts.isdecimal():
         return Cluster.preset(name, hosts=int(hosts))
     raise InputError(f"--cluster {text!r}: the number of hosts after ':' is not a whole number")
 
@@ -166,8 +170,8 @@ def table_rows(array: Any) -> list[dict[str, Any]]:
 
 
 def _null(value: Any) -> Any:
-    """Return None for NaN, which JSON does not have, and every other value as it is."""
-    return None if isinstance(value, float) and math.isnan(value) else value
+    """Return None for NaN and infinity, which JSON does not have, other values as they are."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def warn(text: str) -> None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING, Any
 
 from genie.commands import common
 from genie.errors import InputError
+
+if TYPE_CHECKING:
+    from genie.replay.nccl.env import Nccl
+    from genie.replay.nccl.tuner import Tuning
 
 HELP = "show choices, parts, messages and traffic before anything is sent"
 
@@ -45,62 +50,89 @@ def run(args: argparse.Namespace) -> int:
 
 def _trace(args, cluster, nccl) -> int:  # type: ignore[no-untyped-def]
     from genie.replay import plan_text
-    from genie.replay.nccl.tuner import tune
     from genie.replay.plan import plan
-    from genie.trace.kinds import Coll
 
     made = plan(common.load_trace(args), cluster, nccl=nccl)
-    if args.json:
-        common.print_json(
-            {
-                "cluster": made.cluster.name,
-                "ranks": made.world_size,
-                "hosts": made.n_hosts,
-                "messages": made.messages,
-                "nbytes": made.nbytes,
-                "connections": int(made.connections.size),
-                "digest": made.digest,
-                "traffic": common.table_rows(made.traffic()),
-                "calls": [
-                    {
-                        "kind": key.kind,
-                        "count": key.count,
-                        "dtype": key.dtype,
-                        "ranks": communicator.n_ranks,
-                        "algorithm": schedule.choice.algorithm if schedule.choice else "p2p",
-                        "protocol": schedule.choice.protocol if schedule.choice else "simple",
-                    }
-                    for key, communicator, schedule in made.schedules
-                ],
-                "warnings": made.warnings,
-            }
+    for text in made.warnings:
+        common.warn(text)
+    if args.messages is not None and not 0 <= args.messages < made.world_size:
+        raise InputError(
+            f"--messages {args.messages}: the trace has ranks 0 to {made.world_size - 1}"
         )
+    if args.json:
+        common.print_json(_document(args, made, nccl))
         return 0
-    print(made.describe())
+    print(plan_text.describe(made, warnings=False))
     if args.channels:
         print(f"\n{made.cluster.describe()}")
     if args.parts:
         print(f"\n{plan_text.parts(made)}")
     if args.tuning:
-        names = {coll.name.lower() for coll in Coll}
-        for key, communicator, _ in made.schedules:
-            if key.kind in names and not key.splits:
-                table = tune(
-                    key.kind,
-                    count=key.count,
-                    dtype=key.dtype,
-                    cluster=communicator.cluster,
-                    nccl=nccl,
-                )
-                print(f"\n{table.table()}")
+        for key, communicator, schedule in made.schedules:
+            if schedule.choice is not None:
+                print(f"\n{_tuning_of(key, communicator, nccl).table()}")
     if args.messages is not None:
         _messages_of(made, args.messages)
     return 0
 
 
+def _document(args, made, nccl) -> dict[str, object]:  # type: ignore[no-untyped-def]
+    """Return the plan as one document, with the sections that were asked for."""
+    calls = []
+    for key, communicator, schedule in made.schedules:
+        call: dict[str, object] = {
+            "kind": key.kind,
+            "count": key.count,
+            "dtype": key.dtype,
+            "communicator": communicator.name,
+            "ranks": communicator.n_ranks,
+            "algorithm": schedule.choice.algorithm if schedule.choice else "p2p",
+            "protocol": schedule.choice.protocol if schedule.choice else "simple",
+        }
+        if args.parts:
+            call["parts"] = common.table_rows(schedule.parts)
+        if args.tuning and schedule.choice is not None:
+            call["tuning"] = common.table_rows(_tuning_of(key, communicator, nccl).rows)
+        if args.messages is not None and args.messages in communicator.rank_of:
+            sent = schedule.messages(communicator.rank_of[args.messages])
+            call["messages"] = common.table_rows(sent)
+        calls.append(call)
+    document: dict[str, object] = {
+        "cluster": made.cluster.name,
+        "ranks": made.world_size,
+        "hosts": made.n_hosts,
+        "messages": made.messages,
+        "nbytes": made.nbytes,
+        "connections": int(made.connections.size),
+        "digest": made.digest,
+        "traffic": common.table_rows(made.traffic()),
+        "calls": calls,
+        "warnings": made.warnings,
+    }
+    if args.channels:
+        document["channels"] = _channels(made.cluster)
+    return document
+
+
+def _tuning_of(key: Any, communicator: Any, nccl: Nccl) -> Tuning:
+    from genie.replay.nccl.tuner import tune
+
+    return tune(key.kind, count=key.count, dtype=key.dtype, cluster=communicator.cluster, nccl=nccl)
+
+
+def _channels(cluster) -> list[dict[str, object]]:  # type: ignore[no-untyped-def]
+    return [
+        {
+            "channel": number,
+            "ring": list(channel.ring),
+            "tree_up": [channel.tree_up[rank] for rank in range(cluster.n_ranks)],
+            "tree_down": [channel.tree_down[rank] for rank in range(cluster.n_ranks)],
+        }
+        for number, channel in enumerate(cluster.channels)
+    ]
+
+
 def _messages_of(plan, rank: int) -> None:  # type: ignore[no-untyped-def]
-    if not 0 <= rank < plan.world_size:
-        raise InputError(f"--messages {rank}: the trace has ranks 0 to {plan.world_size - 1}")
     for key, communicator, schedule in plan.schedules:
         if rank in communicator.rank_of:
             print(f"\n{key.kind} {key.count} {key.dtype}, communicator {communicator.name}")
@@ -120,23 +152,33 @@ def _one(args, cluster, nccl) -> int:  # type: ignore[no-untyped-def]
     from genie.replay.nccl.tuner import tune
 
     options = {"count": args.count, "dtype": args.dtype, "cluster": cluster, "nccl": nccl}
-    if args.tuning:
+    effective = cluster.with_nccl(nccl)
+    if not effective.exact:
+        common.warn("; ".join(effective.notes))
+    if args.tuning and not args.json:
         print(tune(args.collective, **options).table())
         return 0
     made = schedule(args.collective, root=args.root, **options)
+    messages = None if args.messages is None else made.messages(args.messages)
     if args.json:
-        document: dict[str, object] = {"choice": vars(made.choice) if made.choice else None}
-        document["parts"] = common.table_rows(made.parts)
-        if args.messages is not None:
-            document["messages"] = common.table_rows(made.messages(args.messages))
+        document: dict[str, object] = {
+            "choice": vars(made.choice) if made.choice else None,
+            "parts": common.table_rows(made.parts),
+        }
+        if args.tuning:
+            document["tuning"] = common.table_rows(tune(args.collective, **options).rows)
+        if messages is not None:
+            document["messages"] = common.table_rows(messages)
+        if args.channels:
+            document["channels"] = _channels(effective)
         common.print_json(document)
         return 0
     print(made)
     print(made.choice)
-    if args.parts or args.messages is None:
+    if args.parts or messages is None:
         _print_messages(made.parts)
-    if args.messages is not None:
-        _print_messages(made.messages(args.messages))
+    if messages is not None:
+        _print_messages(messages)
     if args.channels:
-        print(cluster.with_nccl(nccl).describe())
+        print(effective.describe())
     return 0

@@ -123,6 +123,13 @@ def bench(
     if cluster is None:
         cluster = Cluster.local(len(parse_endpoints(endpoints)), gpus)
     n = cluster.n_ranks
+    if iterations < 1 or warmup < 0:
+        raise InputError(
+            f"bench runs 1 or more iterations after 0 or more of warmup, not {iterations} after "
+            f"{warmup}"
+        )
+    if not 0 <= root < n:
+        raise InputError(f"root {root} is not one of {n} ranks (0 to {n - 1})")
     element = dtype_bytes(dtype)
     plan: list[tuple[int, int]] = []
     for size in sizes(begin, end, factor):

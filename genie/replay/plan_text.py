@@ -25,8 +25,8 @@ def table(header: list[str], rows: list[list[str]], left: int = 1) -> str:
     return "\n".join(lines)
 
 
-def describe(plan: Plan) -> str:
-    """Return the whole plan: cluster, calls, traffic, totals, warnings."""
+def describe(plan: Plan, warnings: bool = True) -> str:
+    """Return the whole plan: cluster, calls, traffic, totals, and its warnings if asked."""
     parts = [
         f"cluster {plan.cluster.name}: {plan.world_size} ranks on {plan.n_hosts} hosts, "
         f"NCCL {'.'.join(map(str, plan.nccl.version))}",
@@ -35,7 +35,8 @@ def describe(plan: Plan) -> str:
         f"one iteration: {plan.messages} messages, {format_size(plan.nbytes)} between hosts, "
         f"{plan.connections.size} connections",
     ]
-    parts += [f"warning: {text}" for text in plan.warnings]
+    if warnings:
+        parts += [f"warning: {text}" for text in plan.warnings]
     return "\n\n".join(parts)
 
 

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from corpus_data import ROOT, corpus
+from genie.trace import Builder, Coll, Kind, write
 
 DEMO = ROOT / "workloads" / "demo"
 
@@ -125,3 +126,60 @@ def test_ranks_must_be_a_multiple_of_endpoints():
     assert done.returncode == 1
     assert "8" in done.stderr
     assert "3" in done.stderr
+
+
+def test_plan_json_holds_what_was_asked_for(tmp_path):
+    asked = ("--tuning", "--parts", "--channels", "--messages", "1", "--json")
+    done = genie("plan", DEMO, "--cluster", "local:2x4", *asked)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    call = document["calls"][0]
+    assert sum(row["chosen"] for row in call["tuning"]) == 1
+    assert sum(part["count"] for part in call["parts"]) == call["count"]
+    assert sum(len(call.get("messages", ())) for call in document["calls"]) > 0
+    assert sorted(document["channels"][0]["ring"]) == list(range(8))
+    one = genie("plan", "--collective", "all_reduce", "--cluster", "h100x8:2", *asked)
+    document = json.loads(one.stdout)
+    (chosen,) = [row for row in document["tuning"] if row["chosen"]]
+    assert chosen["algorithm"] == document["choice"]["algorithm"]
+    assert document["messages"][0]["direction"] in (0, 1)
+    assert document["channels"][0]["tree_up"].count(-1) == 1
+
+
+def test_plan_tuning_passes_over_groups_of_sends(tmp_path):
+    ranks = []
+    for _ in range(2):
+        made = Builder()
+        made.node(Kind.COMM_COLL, "a", coll=Coll.ALL_TO_ALL, nbytes=4096)
+        made.node(Kind.COMM_COLL, "b", coll=Coll.ALL_REDUCE, nbytes=4096)
+        ranks.append(made)
+    write(tmp_path, "t", ranks)
+    done = genie("plan", tmp_path, "--cluster", "local:2", "--tuning")
+    assert done.returncode == 0, done.stderr
+    assert "all_reduce of 1024 float32" in done.stdout
+
+
+def test_plan_warns_on_stderr_of_machines_without_a_single_host_choice():
+    done = genie("plan", "--collective", "all_reduce", "--cluster", "b200x8:1")
+    assert done.returncode == 0
+    assert "warning" in done.stderr
+    done = genie("plan", DEMO, "--cluster", "b200x8:1")
+    assert "exact=False" in done.stderr
+    assert "warning" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (("bench", "all_reduce", "-n", "0"), "not 0 after 5"),
+        (("bench", "broadcast", "-r", "2", "-e", "8"), "root 2"),
+        (("plan", "--collective", "all_reduce", "--cluster", "."), "is a folder"),
+        (("plan", "--collective", "all_reduce", "--cluster", "h100x8:²"), "whole number"),
+        (("plan", "--collective", "all_reduce", "--cluster", "Makefile"), "Makefile"),
+    ],
+)
+def test_bad_options_are_one_clear_error(options, names):
+    done = genie(*options)
+    assert done.returncode == 1
+    assert names in done.stderr
+    assert len(done.stderr.splitlines()) == 1
