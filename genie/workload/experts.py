@@ -85,7 +85,8 @@ class Experts:
 
         def by_member(rank: int) -> npt.NDArray[np.int64]:
             counts = self.router.counts(layer, micro_batch, rank)
-            return counts.reshape(per_member, self.local).sum(axis=1)
+            parts: npt.NDArray[np.int64] = counts.reshape(per_member, self.local).sum(axis=1)
+            return parts
 
         sent = by_member(self.rank)
         received = [int(by_member(member)[self._at]) for member in self._members]

@@ -44,7 +44,8 @@ class Bucket:
 
 def buckets_of(spec: Spec, chunk: Chunk) -> list[Bucket]:
     """Return a chunk's buckets; experts' parameters have their own."""
-    limit, made = bucket_limit(spec), []
+    limit = bucket_limit(spec)
+    made: list[Bucket] = []
     for expert in (False, True):
         current: Bucket | None = None
         for piece in reversed(pieces(spec, chunk)):

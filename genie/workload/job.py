@@ -52,6 +52,14 @@ class Workload:
         """
         if not 0 <= rank < self.world_size:
             raise InputError(f"no rank {rank} in a job of {self.world_size} ranks")
+        if self.spec.shape.family == "dlrm":
+            from genie.workload.dlrm import DlrmRank
+
+            return DlrmRank(self.spec, self.roofline, rank).run()
+        if self.spec.shape.family == "convnet":
+            from genie.workload.convnet import ConvnetRank
+
+            return ConvnetRank(self.spec, self.roofline).run()
         from genie.workload.transformer import TransformerRank
 
         return TransformerRank(self.spec, self.layout, self.roofline, rank).run()

@@ -55,7 +55,7 @@ def _positive(spec: Spec) -> None:
         for name, value in msgspec.structs.asdict(section).items():
             if isinstance(value, int | float) and value < 0:
                 raise InputError(f"{name} must not be negative, not {value}")
-    _require(spec.batch.micro >= 1, "micro must be at least 1 sequence")
+    _require(spec.micro >= 1, "micro must be at least 1 sequence")
     _require(spec.iterations >= 1, f"iterations must be at least 1, not {spec.iterations}")
     _require(spec.hardware.efficiency > 0, "efficiency must be above 0")
     _require(spec.routing.skew >= 0, "skew must not be negative")
@@ -194,14 +194,14 @@ def _experts(spec: Spec) -> None:
 
 
 def _batch(spec: Spec) -> None:
-    p, b = spec.parallelism, spec.batch
+    p, b, micro = spec.parallelism, spec.batch, spec.micro
     _require(
-        not b.size or b.size % (p.dp * b.micro) == 0,
-        f"the batch ({b.size}) must be a multiple of dp x micro ({p.dp} x {b.micro})",
+        not b.size or b.size % (p.dp * micro) == 0,
+        f"the batch ({b.size}) must be a multiple of dp x micro ({p.dp} x {micro})",
     )
     _require(
-        not (b.size and b.micro_batches) or b.size == p.dp * b.micro * b.micro_batches,
-        f"batch {b.size} is not dp x micro x micro-batches ({p.dp} x {b.micro} x "
+        not (b.size and b.micro_batches) or b.size == p.dp * micro * b.micro_batches,
+        f"batch {b.size} is not dp x micro x micro-batches ({p.dp} x {micro} x "
         f"{b.micro_batches}); say one of them",
     )
 
@@ -220,3 +220,10 @@ def _only_data_parallel(spec: Spec) -> None:
             len(spec.shape.bottom_mlp) > 1 and len(spec.shape.top_mlp) > 1,
             "a dlrm needs bottom_mlp and top_mlp, two widths each at least",
         )
+        _require(
+            spec.shape.bottom_mlp[-1] == spec.shape.embedding_dim,
+            f"the bottom MLP must end in embedding_dim ({spec.shape.embedding_dim}), not "
+            f"{spec.shape.bottom_mlp[-1]}",
+        )
+    else:
+        _require(len(spec.shape.blocks) >= 1, "a convnet needs blocks, one number a stage")

@@ -33,7 +33,7 @@ class Sizes:
         self.sp = p.sequence_parallel
         self.element = dtype_bytes(spec.precision.activations)
         #: Tokens of a micro-batch on a rank, outside sequence-parallel regions.
-        self.tokens = spec.batch.micro * spec.sequence // p.cp
+        self.tokens = spec.micro * spec.sequence // p.cp
         #: Tokens a rank holds between tensor-parallel regions.
         self.local_tokens = self.tokens // p.tp if self.sp else self.tokens
         self.vocabulary = padded_vocabulary(self.model.vocab, p.tp)

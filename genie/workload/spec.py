@@ -14,7 +14,7 @@ class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pass
 
 
-class Model(_Section):
+class Model(_Section, frozen=True):
     """Shape of a model; what a family does not use stays 0.
 
     Attributes:
@@ -46,8 +46,10 @@ class Model(_Section):
         embedding_dim: Width of an embedding row (dlrm).
         lookups: Rows pooled per table and sample (dlrm).
         bottom_mlp, top_mlp: Widths of the multilayer perceptrons, input first (dlrm).
-        dense_parameters: Parameters of each gradient, forward order (convnet).
-        flops_per_sample: Multiply-adds x 2 of one forward pass of a sample (convnet).
+        blocks: Bottleneck blocks of each stage of a residual network (convnet).
+        image: Pixels along one edge (convnet).
+        classes: Outputs of the classifier (convnet).
+        samples: Samples of a micro-batch where the spec does not say.
     """
 
     name: str = "model"
@@ -81,8 +83,10 @@ class Model(_Section):
     lookups: int = 1
     bottom_mlp: tuple[int, ...] = ()
     top_mlp: tuple[int, ...] = ()
-    dense_parameters: tuple[int, ...] = ()
-    flops_per_sample: float = 0.0
+    blocks: tuple[int, ...] = ()
+    image: int = 224
+    classes: int = 1000
+    samples: int = 1
 
     @property
     def kv(self) -> int:
@@ -95,7 +99,7 @@ class Model(_Section):
         return self.head_dim or (self.hidden // self.heads if self.heads else 0)
 
 
-class Parallelism(_Section):
+class Parallelism(_Section, frozen=True):
     """How many ways each dimension is split.
 
     Attributes:
@@ -148,7 +152,7 @@ class Parallelism(_Section):
         return self.dp * self.cp * self.tp // (self.ep * self.expert_tp)
 
 
-class Schedule(_Section):
+class Schedule(_Section, frozen=True):
     """In which order a rank does its work, and what overlaps.
 
     Attributes:
@@ -176,7 +180,7 @@ class Schedule(_Section):
         return self.overlap_p2p
 
 
-class Hardware(_Section):
+class Hardware(_Section, frozen=True):
     """The GPU of the roofline.
 
     Attributes:
@@ -190,7 +194,7 @@ class Hardware(_Section):
     efficiency: float = 1.0
 
 
-class Precision(_Section):
+class Precision(_Section, frozen=True):
     """Element types.
 
     Attributes:
@@ -208,23 +212,23 @@ class Precision(_Section):
     dispatch: str = ""
 
 
-class Batch(_Section):
+class Batch(_Section, frozen=True):
     """How much one step trains on.
 
     Attributes:
         size: Sequences (samples) of a step over all ranks; 0 = dp x micro x micro_batches.
-        micro: Sequences (samples) of a micro-batch.
+        micro: Sequences (samples) of a micro-batch; 0 = the model's `samples`.
         micro_batches: Micro-batches of a step per replica; 0 = from `size`, else 2 x pp.
         sequence: Tokens of a sequence; 0 = the model's.
     """
 
     size: int = 0
-    micro: int = 1
+    micro: int = 0
     micro_batches: int = 0
     sequence: int = 0
 
 
-class Routing(_Section):
+class Routing(_Section, frozen=True):
     """How uneven a mixture-of-experts router is.
 
     Attributes:
@@ -236,7 +240,7 @@ class Routing(_Section):
     even: bool = False
 
 
-class Spec(_Section, kw_only=True):
+class Spec(_Section, frozen=True, kw_only=True):
     """A whole job.
 
     Attributes:
@@ -272,18 +276,24 @@ class Spec(_Section, kw_only=True):
         return self.batch.sequence or self.shape.sequence
 
     @property
+    def micro(self) -> int:
+        """Sequences (samples) of a micro-batch."""
+        return self.batch.micro or self.shape.samples
+
+    @property
     def micro_batches(self) -> int:
         """Micro-batches of a step per replica."""
         if self.batch.micro_batches:
             return self.batch.micro_batches
         if self.batch.size:
-            return self.batch.size // (self.parallelism.dp * self.batch.micro)
-        return 2 * self.parallelism.pp
+            return self.batch.size // (self.parallelism.dp * self.micro)
+        # What is not a transformer runs without gradient accumulation.
+        return 2 * self.parallelism.pp if self.shape.family == "transformer" else 1
 
     @property
     def samples(self) -> int:
         """Sequences (samples) of a step over all ranks."""
-        return self.parallelism.dp * self.batch.micro * self.micro_batches
+        return self.parallelism.dp * self.micro * self.micro_batches
 
 
 def from_mapping(data: Mapping[str, Any], where: str) -> Spec:
