@@ -12,6 +12,7 @@ from genie.errors import InputError
 
 if TYPE_CHECKING:
     from genie.workload.job import Workload
+    from genie.workload.patterns import PatternJob
 
 HELP = "make the traffic of a training job as Chakra traces"
 
@@ -34,11 +35,20 @@ _WHOLE = {
     "iterations": "training steps in the trace (default 1)",
     "seed": "of everything drawn (default 0)",
 }
+_PATTERN_WHOLE = {
+    "ranks": "ranks of a pattern (default 16)",
+    "per-host": "ranks a host (default 8)",
+    "repeat": "rounds, of each size (default 1)",
+    "root": "where an incast ends",
+    "tenants": "jobs side by side",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's options."""
-    parser.add_argument("spec", metavar="SPEC|NAME", nargs="?", help="TOML file, or a known model")
+    parser.add_argument(
+        "spec", metavar="SPEC|NAME", nargs="?", help="TOML file, known model or pattern"
+    )
     parser.add_argument("--list", action="store_true", help="list known models and GPUs")
     for name, text in _WHOLE.items():
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
@@ -66,6 +76,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=["megatron", "pytorch"],
         help="TENSOR_MODEL_PARALLEL_GROUP_0, or numbers (for tools that need them)",
     )
+    group = parser.add_argument_group("traffic patterns")
+    for name, text in _PATTERN_WHOLE.items():
+        group.add_argument(f"--{name}", type=int, metavar="N", help=text)
+    group.add_argument("--size", metavar="BYTES", help="of a transfer or collective (default 1M)")
+    group.add_argument("--end", metavar="BYTES", help="last size of a sweep")
+    group.add_argument("--factor", type=float, help="from one size of a sweep to the next")
+    group.add_argument("--gap", metavar="TIME", help="pause before each round, such as 100us")
+    group.add_argument("--coll", help="collective of rail, size-sweep and tenants")
+    group.add_argument("--dtype", help="element type")
     parser.add_argument("--name", help="prefix of the files (default: the model's name)")
     parser.add_argument("-o", "--output", metavar="DIR", help="write the trace set here")
     parser.add_argument("--force", action="store_true", help="replace a trace set in that folder")
@@ -74,23 +93,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check the job, write it if asked, and say what it is."""
-    from genie.workload.generate import SETTINGS, prepare
+    from genie.workload.generate import PATTERN_SETTINGS, SETTINGS, prepare
+    from genie.workload.patterns import PatternJob
 
     if args.list:
         return _list(args)
     if args.spec is None:
-        raise InputError("say what: a TOML file or a known model (--list shows them)")
-    settings = {name: getattr(args, name, None) for name in SETTINGS}
-    job = prepare(args.spec, **settings)
-    said = _describe(job)
+        raise InputError("say what: a TOML file, a known model or a pattern (--list shows them)")
+    names = {*SETTINGS, *PATTERN_SETTINGS}
+    settings = {name: getattr(args, name, None) for name in names}
+    job = prepare(args.spec, **{k: v for k, v in settings.items() if v is not None})
+    said = _describe_pattern(job) if isinstance(job, PatternJob) else _describe(job)
     if args.output:
         job.write(_folder(args), progress=common.progress_bar("workload"))
         said["output"] = args.output
     if not said["memory"].get("fits", True):
         common.warn(
             f"the job does not fit: {said['memory']['total'] / 1e9:.1f} GB on a rank of stage "
-            f"{said['memory']['stage']}, {said['memory']['capacity'] / 1e9:.0f} GB on a "
-            f"{job.spec.hardware.gpu}"
+            f"{said['memory']['stage']}, {said['memory']['capacity'] / 1e9:.0f} GB on a GPU"
         )
     if args.json:
         common.print_json(said)
@@ -115,6 +135,7 @@ def _folder(args: argparse.Namespace) -> Path:
 def _list(args: argparse.Namespace) -> int:
     from genie.workload.cost import gpu_names
     from genie.workload.models import model, model_names
+    from genie.workload.patterns import KINDS
     from genie.workload.shapes import parameters
 
     models = {
@@ -122,11 +143,12 @@ def _list(args: argparse.Namespace) -> int:
         for name in model_names()
     }
     if args.json:
-        common.print_json({"models": models, "gpus": gpu_names()})
+        common.print_json({"models": models, "gpus": gpu_names(), "patterns": list(KINDS)})
         return 0
     for name, count in models.items():
         print(f"{name:18}{f'{count / 1e9:8.1f} B parameters' if count else '':>22}")
     print("GPUs: " + ", ".join(gpu_names()))
+    print("patterns: " + ", ".join(KINDS))
     return 0
 
 
@@ -157,7 +179,22 @@ def _describe(job: Workload) -> dict[str, Any]:
     return said
 
 
+def _describe_pattern(job: PatternJob) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "name": job.name,
+        "ranks": job.world_size,
+        "pattern": msgspec.to_builtins(job.pattern),
+        "memory": {},
+    }
+
+
 def _text(said: dict[str, Any]) -> str:
+    if "pattern" in said:
+        settings = " ".join(f"{k} {v}" for k, v in said["pattern"].items() if k != "kind")
+        lines = [f"pattern     {said['name']}", f"settings    {settings}"]
+        return "\n".join([*lines, *([f"traces      {said['output']}"] if "output" in said else [])])
     spec, memory = said["spec"], said["memory"]
     p = spec["parallelism"]
     ways = " ".join(f"{k} {p[k]}" for k in ("tp", "cp", "ep", "dp", "pp", "vpp") if p[k] > 1)

@@ -18,6 +18,7 @@ from genie.workload.spec import Spec, from_mapping
 if TYPE_CHECKING:
     from genie.trace import Trace
     from genie.workload.job import Workload
+    from genie.workload.patterns import PatternJob
 
 #: Setting: (section, field); "" is the spec itself.
 SETTINGS: dict[str, tuple[str, str]] = {
@@ -81,7 +82,38 @@ def change(spec: Spec, settings: Mapping[str, Any]) -> Spec:
     return from_mapping(document, "settings")
 
 
-def prepare(spec: str | os.PathLike[str] | Mapping[str, Any] | Spec, **settings: Any) -> Workload:
+#: Settings of a pattern: field of `Pattern`.
+PATTERN_SETTINGS = {
+    "ranks": "ranks", "per_host": "per_host", "size": "nbytes", "end": "end", "factor": "factor",
+    "repeat": "repeat", "gap": "gap_ns", "coll": "coll", "dtype": "dtype", "root": "root",
+    "tenants": "tenants", "seed": "seed",
+}  # fmt: skip
+
+
+def _pattern(kind: str, settings: Mapping[str, Any]) -> PatternJob:
+    from genie.units import parse_size, parse_time
+    from genie.workload.patterns import Pattern, PatternJob
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    unknown = sorted(set(given) - set(PATTERN_SETTINGS))
+    if unknown:
+        raise InputError(
+            f"unknown setting {', '.join(unknown)} of a pattern (known: "
+            f"{', '.join(PATTERN_SETTINGS)})"
+        )
+    for name, parse in (("size", parse_size), ("end", parse_size), ("gap", parse_time)):
+        if isinstance(given.get(name), str):
+            given[name] = parse(given[name])
+    fields = {PATTERN_SETTINGS[name]: value for name, value in given.items()}
+    try:
+        return PatternJob(msgspec.convert({"kind": kind, **fields}, Pattern))
+    except msgspec.ValidationError as error:
+        raise InputError(f"{kind}: {error}") from error
+
+
+def prepare(
+    spec: str | os.PathLike[str] | Mapping[str, Any] | Spec, **settings: Any
+) -> Workload | PatternJob:
     """Return a checked job without generating any rank.
 
     Args:
@@ -93,7 +125,10 @@ def prepare(spec: str | os.PathLike[str] | Mapping[str, Any] | Spec, **settings:
     """
     from genie.workload.job import Workload
     from genie.workload.models import find_spec
+    from genie.workload.patterns import KINDS
 
+    if isinstance(spec, str) and spec in KINDS:
+        return _pattern(spec, settings)
     return Workload(change(find_spec(spec), settings))
 
 
@@ -107,11 +142,13 @@ def workload(
     """Return the trace of a training job that nobody has to run.
 
     Args:
-        spec: Name of a known model ("llama3-8b"), a TOML file, the same as a mapping, or a `Spec`.
+        spec: Name of a known model ("llama3-8b") or traffic pattern ("incast"), a TOML file, the
+            same as a mapping, or a `Spec`.
         output: Folder to keep the trace set in; without one it lives as long as the trace.
         progress: Called with (ranks written, ranks in all).
         **settings: Single settings over the spec: dp, tp, sp, pp, vpp, cp, ep, etp, zero, shard,
-            schedule, batch, micro, micro_batches, seq, gpu, iterations, seed, ...
+            schedule, batch, micro, micro_batches, seq, gpu, iterations, seed, ...; of a pattern
+            ranks, per_host, size, end, factor, repeat, gap, coll, dtype, root, tenants, seed.
 
     Raises:
         InputError: The spec cannot be read, or breaks a rule.
