@@ -155,3 +155,40 @@ int blast(genie_transport *t, uint32_t conn, uint64_t n, uint64_t count, uint64_
     }
     return 0;
 }
+
+/* Two transports of one process as one, for an engine that runs both ends: connection c is sent
+ * on t[c & 1] and received on the other. */
+typedef struct joined {
+    genie_transport vtable;
+    genie_transport *t[2];
+} joined;
+
+static int j_recv(void *self, uint32_t c, uint64_t n, uint32_t step) {
+    genie_transport *t = ((joined *)self)->t[!(c & 1)];
+    return t->post_recv(t->self, c, n, step);
+}
+static int j_send(void *self, uint32_t c, uint64_t n, uint32_t step) {
+    genie_transport *t = ((joined *)self)->t[c & 1];
+    return t->post_send(t->self, c, n, step);
+}
+static int j_flush(void *self) {
+    genie_transport **t = ((joined *)self)->t;
+    int rc = t[1]->flush(t[1]->self);
+    int other = t[0]->flush(t[0]->self);
+    return rc ? rc : other;
+}
+static int j_poll(void *self, genie_event *e, int max) {
+    genie_transport **t = ((joined *)self)->t;
+    int a = t[0]->poll(t[0]->self, e, max), b;
+    if (a < 0 || a == max) return a;
+    b = t[1]->poll(t[1]->self, e + a, max - a);
+    return b < 0 ? b : a + b;
+}
+static int j_wait(void *self, int64_t deadline) { (void)self; (void)deadline; return 0; }
+
+genie_transport *join(joined *j, genie_transport *a, genie_transport *b) {
+    j->vtable = (genie_transport){j, j_recv, j_send, j_flush, j_poll, j_wait};
+    j->t[0] = a;
+    j->t[1] = b;
+    return &j->vtable;
+}

@@ -171,3 +171,22 @@ def blast(
     """Post and poll alone, without any bookkeeping; 0 or an error."""
     target = pointer(to) if to is not None else None
     return int(_library().blast(pointer(transport), conn, nbytes, count, depth, target))
+
+
+def joined(a: object, b: object) -> object:
+    """Two transports as one capsule for an engine that runs both ends (see driver.c)."""
+    library = _library()
+    library.join.restype = ctypes.c_void_p
+    library.join.argtypes = [ctypes.c_void_p] * 3
+    memory = ctypes.create_string_buffer(128)
+    keep = (memory, a, b, a.capsule, b.capsule)  # type: ignore[attr-defined]
+    address = library.join(ctypes.addressof(memory), pointer(a), pointer(b))
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype = ctypes.py_object
+    new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    name = ctypes.c_char_p(b"genie.transport")
+    _joined.append((keep, name))
+    return new(address, name, None)
+
+
+_joined: list[object] = []  # what capsules point into lives as long as the process

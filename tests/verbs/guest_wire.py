@@ -26,12 +26,22 @@ from verbs.fork_launcher import use_forks
 def capture(path: Path) -> subprocess.Popen[bytes]:
     """Start tcpdump on the bridge; it writes to the guest's memory."""
     log = path.with_suffix(".log")
-    command = ["tcpdump", "-i", "br0", "-s", "96", "-B", "65536", "-w", str(path)]
+    command = ["tcpdump", "-U", "-i", "br0", "-s", "96", "-B", "65536", "-w", str(path)]
     with log.open("wb") as out:
         process = subprocess.Popen([*command, "udp port 4791"], stderr=out)
     while "listening" not in log.read_text():
         time.sleep(0.02)
     return process
+
+
+def stop(tcpdump: subprocess.Popen[bytes], path: Path) -> None:
+    """End the capture once nothing more comes."""
+    size = -1
+    while path.stat().st_size != size:
+        size = path.stat().st_size
+        time.sleep(0.5)
+    tcpdump.send_signal(signal.SIGINT)
+    tcpdump.wait()
 
 
 def replay(run: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -76,9 +86,7 @@ def main() -> None:
         try:
             result = replay(run, folder)
         finally:
-            time.sleep(0.1)
-            tcpdump.send_signal(signal.SIGINT)
-            tcpdump.wait()
+            stop(tcpdump, packets)
         result["capture"] = packets.with_suffix(".log").read_text()
         shutil.copy(packets, folder / packets.name)
         (folder / f"{run['name']}.json").write_text(json.dumps(result, default=str))

@@ -66,7 +66,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
             {"name": name, "cluster": machine, "hosts": hosts, "choices": choices, "env": {}}
         )
     (folder / "runs.json").write_text(json.dumps(listed))
-    in_guest("guest_wire.py", folder, devices=8, shares=[str(folder)], memory="2G")
+    in_guest("guest_wire.py", folder, devices=8, shares=[str(folder)], memory="2G", smp=2)
     found = {}
     for name in wanted:
         answer = json.loads((folder / f"{name}.json").read_text())
