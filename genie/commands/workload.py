@@ -11,6 +11,7 @@ from genie.commands import common
 from genie.errors import InputError
 
 if TYPE_CHECKING:
+    from genie.workload.imports import Import
     from genie.workload.job import Workload
     from genie.workload.patterns import PatternJob
 
@@ -47,7 +48,10 @@ _PATTERN_WHOLE = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the verb's options."""
     parser.add_argument(
-        "spec", metavar="SPEC|NAME", nargs="?", help="TOML file, known model or pattern"
+        "spec",
+        metavar="SPEC|NAME",
+        nargs="?",
+        help="TOML file, known model, pattern, AICB file or nccl-tests command",
     )
     parser.add_argument("--list", action="store_true", help="list known models and GPUs")
     for name, text in _WHOLE.items():
@@ -94,7 +98,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Check the job, write it if asked, and say what it is."""
     from genie.workload.generate import PATTERN_SETTINGS, SETTINGS, prepare
-    from genie.workload.patterns import PatternJob
+    from genie.workload.job import Workload
 
     if args.list:
         return _list(args)
@@ -103,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
     names = {*SETTINGS, *PATTERN_SETTINGS}
     settings = {name: getattr(args, name, None) for name in names}
     job = prepare(args.spec, **{k: v for k, v in settings.items() if v is not None})
-    said = _describe_pattern(job) if isinstance(job, PatternJob) else _describe(job)
+    said = _describe(job) if isinstance(job, Workload) else _describe_given(job)
     if args.output:
         job.write(_folder(args), progress=common.progress_bar("workload"))
         said["output"] = args.output
@@ -179,21 +183,18 @@ def _describe(job: Workload) -> dict[str, Any]:
     return said
 
 
-def _describe_pattern(job: PatternJob) -> dict[str, Any]:
+def _describe_given(job: PatternJob | Import) -> dict[str, Any]:
     import msgspec
 
-    return {
-        "name": job.name,
-        "ranks": job.world_size,
-        "pattern": msgspec.to_builtins(job.pattern),
-        "memory": {},
-    }
+    pattern = getattr(job, "pattern", None)
+    settings = {} if pattern is None else msgspec.to_builtins(pattern)
+    return {"name": job.name, "pattern": {"ranks": job.world_size, **settings}, "memory": {}}
 
 
 def _text(said: dict[str, Any]) -> str:
     if "pattern" in said:
         settings = " ".join(f"{k} {v}" for k, v in said["pattern"].items() if k != "kind")
-        lines = [f"pattern     {said['name']}", f"settings    {settings}"]
+        lines = [f"traffic     {said['name']}", f"settings    {settings}"]
         return "\n".join([*lines, *([f"traces      {said['output']}"] if "output" in said else [])])
     spec, memory = said["spec"], said["memory"]
     p = spec["parallelism"]

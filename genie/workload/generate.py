@@ -17,6 +17,7 @@ from genie.workload.spec import Spec, from_mapping
 
 if TYPE_CHECKING:
     from genie.trace import Trace
+    from genie.workload.imports import Import
     from genie.workload.job import Workload
     from genie.workload.patterns import PatternJob
 
@@ -111,9 +112,26 @@ def _pattern(kind: str, settings: Mapping[str, Any]) -> PatternJob:
         raise InputError(f"{kind}: {error}") from error
 
 
+def _import(what: str | os.PathLike[str], settings: Mapping[str, Any]) -> Import | None:
+    from genie.workload.imports import Aicb, NcclTests, is_aicb
+
+    text = os.fspath(what)
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "_perf" in text and not Path(text).exists():
+        ranks = given.pop("ranks", None)
+        job: Import = NcclTests(text, ranks)
+    elif is_aicb(text):
+        job = Aicb(text)
+    else:
+        return None
+    if given:
+        raise InputError(f"{text}: {', '.join(given)} cannot be changed: the traffic is given")
+    return job
+
+
 def prepare(
     spec: str | os.PathLike[str] | Mapping[str, Any] | Spec, **settings: Any
-) -> Workload | PatternJob:
+) -> Workload | PatternJob | Import:
     """Return a checked job without generating any rank.
 
     Args:
@@ -129,6 +147,8 @@ def prepare(
 
     if isinstance(spec, str) and spec in KINDS:
         return _pattern(spec, settings)
+    if isinstance(spec, str | os.PathLike) and (job := _import(spec, settings)) is not None:
+        return job
     return Workload(change(find_spec(spec), settings))
 
 
@@ -143,7 +163,7 @@ def workload(
 
     Args:
         spec: Name of a known model ("llama3-8b") or traffic pattern ("incast"), a TOML file, the
-            same as a mapping, or a `Spec`.
+            same as a mapping, a `Spec`, a SimAI/AICB text workload, or an nccl-tests command line.
         output: Folder to keep the trace set in; without one it lives as long as the trace.
         progress: Called with (ranks written, ranks in all).
         **settings: Single settings over the spec: dp, tp, sp, pp, vpp, cp, ep, etp, zero, shard,
