@@ -75,12 +75,12 @@ class Cluster(ClusterFacts):
         _check_hosts(hosts)
         position = np.arange(gpus)
         if gpu_order is not None:
-            if sorted(gpu_order) != list(range(gpus)):
+            order = np.asarray(gpu_order)
+            if order.dtype.kind not in "iu" or sorted(order.ravel()) != list(range(gpus)):
                 raise InputError(
-                    f"gpu_order must name local ranks 0..{gpus - 1} once each, got "
-                    f"{list(gpu_order)}"
+                    f"gpu_order must name local ranks 0..{gpus - 1} once each, got {gpu_order}"
                 )
-            position[list(gpu_order)] = np.arange(gpus)
+            position[order] = np.arange(gpus)
         return cls(f"{name}:{hosts}", source, _grid(hosts, position))
 
     @classmethod
@@ -192,7 +192,10 @@ class Cluster(ClusterFacts):
         Raises:
             InputError: A GPU that the machine lacks, or one named twice.
         """
-        key = ("members", tuple((int(h), int(g)) for h, g in members))
+        try:
+            key = ("members", tuple((int(h), int(g)) for h, g in members))
+        except (TypeError, ValueError) as error:
+            raise InputError("members is a list of (host, local GPU) pairs of numbers") from error
         hosts = set(self.layout.label)
         for rank, (host, _) in enumerate(key[1]):
             if host not in hosts:
@@ -289,9 +292,16 @@ class Cluster(ClusterFacts):
         )
 
 
+_MOST_HOSTS = 1 << 20
+
+
 def _check_hosts(hosts: int) -> None:
+    if not isinstance(hosts, int | np.integer):
+        raise InputError(f"hosts is a whole number, not {hosts!r}")
     if hosts < 1:
         raise InputError(f"a cluster needs at least one host, got {hosts}")
+    if hosts > _MOST_HOSTS:
+        raise InputError(f"{hosts} hosts: at most {_MOST_HOSTS} are planned for")
 
 
 def _grid(hosts: int, position: npt.NDArray[np.int64]) -> Layout:

@@ -221,7 +221,7 @@ def p2p_schedule(
             return (mine, at_root) if kind == "gather" else (at_root, mine)
 
     else:
-        if peer is None or not 0 <= peer < n:
+        if not isinstance(peer, int | np.integer) or not 0 <= peer < n:
             raise InputError(f"{kind}: peer {peer} is not one of {n} ranks (give peer=)")
 
         def calls_of(rank: int) -> tuple[IntArray, IntArray]:
@@ -281,4 +281,6 @@ def split_matrix(splits: npt.ArrayLike, n: int) -> IntArray:
     if (matrix < 0).any():
         source, destination = (int(x) for x in np.argwhere(matrix < 0)[0])
         raise InputError(f"splits: rank {source} to rank {destination} is negative")
+    if int(matrix.max(initial=0)) > (1 << 58) // max(n * n, 1):
+        raise InputError(f"splits: {int(matrix.max())} elements to one rank is no real size")
     return matrix.astype(np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genie.errors import InputError, UnsupportedCollectiveError
+from genie.replay.clusters.base import ClusterFacts
 from genie.replay.nccl.choice import Choice, choose
 from genie.replay.nccl.chunk import last_loop_alignment
 from genie.replay.nccl.collective import Shape, make_shape, rank_blocks, sender_group
@@ -204,7 +205,7 @@ class Schedule:
         check(self)
 
     def _check_rank(self, rank: int) -> None:
-        if not 0 <= rank < self.cluster.n_ranks:
+        if not _is_whole(rank) or not 0 <= rank < self.cluster.n_ranks:
             raise InputError(
                 f"rank {rank} is not in this communicator of {self.cluster.n_ranks} ranks",
                 rank=rank,
@@ -265,6 +266,13 @@ def schedule(
         UnsupportedCollectiveError: NCCL has no such collective, or no algorithm is left.
     """
     nccl = DEFAULT if nccl is None else nccl
+    if not isinstance(nccl, Nccl):
+        raise InputError(f"nccl is a genie.Nccl, such as Nccl(env={{...}}), not {nccl!r}")
+    if not isinstance(cluster, ClusterFacts):
+        raise InputError(
+            f'cluster is a genie.Cluster, such as Cluster.preset("h100x8", hosts=2), not '
+            f"{cluster!r}"
+        )
     asked = (nccl, kind, count, dtype, op, root, peer) if splits is None else None
     if asked is not None and type(count) is int:
         # What was asked before costs one look-up: a training step repeats few shapes.
@@ -303,11 +311,21 @@ def _schedule(
         raise InputError(f"splits are for all_to_all, not {kind}")
     count = _count(kind, count) if splits is None else 0
     dtype, op = dtype_name(dtype), op_name(op)
-    if not 0 <= root < cluster.n_ranks:
+    if count * DTYPE_SIZE[dtype] * cluster.n_ranks > _MOST_BYTES:
+        raise InputError(f"{kind}: {count} {dtype} on {cluster.n_ranks} ranks is no real size")
+    if not _is_whole(root) or not 0 <= root < cluster.n_ranks:
         raise InputError(f"{kind}: root {root} is not one of {cluster.n_ranks} ranks")
     if kind in P2P_KINDS:
         return _exchange(kind, count, dtype, cluster, nccl, root, peer, splits, drop_zeros)
     return _collective(kind, count, dtype, op, cluster, nccl, root)
+
+
+_MOST_BYTES = 1 << 62
+"""All ranks' data together stay below what int64 holds."""
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _count(kind: str, count: int | None) -> int:
