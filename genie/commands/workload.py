@@ -167,6 +167,7 @@ def _describe(job: Workload) -> dict[str, Any]:
         "ranks": job.world_size,
         "micro_batches": spec.micro_batches,
         "batch": spec.samples,
+        "micro": spec.micro,
         "sequence": spec.sequence,
         "spec": msgspec.to_builtins(spec),
         "memory": {},
@@ -199,11 +200,12 @@ def _text(said: dict[str, Any]) -> str:
     spec, memory = said["spec"], said["memory"]
     p = spec["parallelism"]
     ways = " ".join(f"{k} {p[k]}" for k in ("tp", "cp", "ep", "dp", "pp", "vpp") if p[k] > 1)
+    tokens = f", {said['sequence']} tokens each" if spec["model"]["layers"] else ""
     lines = [
         f"workload    {said['name']}: {spec['model']['name']}",
         f"ranks       {said['ranks']}" + (f" ({ways}, zero {p['zero']})" if ways else ""),
         f"batch       {said['batch']} sequences a step, {said['micro_batches']} micro-batches of "
-        f"{spec['batch']['micro']}, {said['sequence']} tokens each",
+        f"{said['micro']}{tokens}",
     ]
     if memory:
         parts = ", ".join(
