@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from genie.commands import common
+from genie.errors import InputError
 from genie.units import parse_time
 
 HELP = "replay a trace over the real network"
@@ -57,6 +59,10 @@ def run(args: argparse.Namespace) -> int:
     from genie.replay.run import replay
 
     common.check_output(args)
+    if args.perfetto and not args.force:
+        there = sorted(Path(args.perfetto).glob("rank*.pt.trace.json*"))
+        if there:
+            raise InputError(f"{there[0]} exists; --force replaces it")
     recording = replay(
         common.load_trace(args),
         endpoints(args),

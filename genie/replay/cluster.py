@@ -58,7 +58,9 @@ class Cluster(ClusterFacts):
     # Ways in
 
     @classmethod
-    def preset(cls, name: str, hosts: int = 2, gpu_order: Sequence[int] | None = None) -> Cluster:
+    def preset(
+        cls, name: str, hosts: int = 2, *, gpu_order: Sequence[int] | None = None
+    ) -> Cluster:
         """Return a cluster of `hosts` equal machines, ranks host by host.
 
         Args:

@@ -25,9 +25,9 @@ _STG = "symbolic_tensor_network"
 def load(
     path: str | os.PathLike[str],
     groups: str | os.PathLike[str] | Mapping[str, Sequence[int]] | None = None,
+    *,
     elements: str | None = None,
     undefined_group: str | None = None,
-    *,
     names: bool = True,
 ) -> Trace:
     """Return the trace set at `path`.

@@ -10,6 +10,7 @@ from corpus_data import ROOT, corpus
 from genie.trace import Builder, Coll, Kind, write
 
 DEMO = ROOT / "workloads" / "demo"
+PERFETTO = "a folder with a Perfetto file"
 
 
 def genie(*args, timeout=120, cwd=ROOT):
@@ -176,10 +177,13 @@ def test_plan_warns_on_stderr_of_machines_without_a_single_host_choice():
         (("plan", "--collective", "all_reduce", "--cluster", "."), "is a folder"),
         (("plan", "--collective", "all_reduce", "--cluster", "h100x8:²"), "whole number"),
         (("plan", "--collective", "all_reduce", "--cluster", "Makefile"), "Makefile"),
+        (("replay", DEMO, "--transport", "tcp", "--perfetto", PERFETTO), "--force replaces it"),
     ],
 )
-def test_bad_options_are_one_clear_error(options, names):
-    done = genie(*options)
+def test_bad_options_are_one_clear_error(options, names, tmp_path):
+    (tmp_path / "rank0.pt.trace.json.gz").touch()
+    done = genie(*[tmp_path if option == PERFETTO else option for option in options])
     assert done.returncode == 1
+    assert done.stdout == ""
     assert names in done.stderr
     assert len(done.stderr.splitlines()) == 1
