@@ -68,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--schedule", choices=["1f1b", "interleaved", "zero-bubble", "gpipe"], help="of a pipeline"
     )
     parser.add_argument("--recompute", choices=["none", "full"], help="activations")
+    parser.add_argument("--attention", choices=["flash", "unfused"], help="attention kernels")
     parser.add_argument("--skew", type=float, help="Zipf exponent of expert popularity")
     parser.add_argument("--gpu", help="GPU of the roofline (default h100)")
     parser.add_argument("--efficiency", type=float, help="factor on the roofline's efficiencies")

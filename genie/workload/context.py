@@ -11,9 +11,10 @@ has the same work.
 from __future__ import annotations
 
 from genie.trace import Coll, Kind
+from genie.workload.cost import times
 from genie.workload.emit import CONTEXT_RECEIVE, CONTEXT_SEND, Emitter
 from genie.workload.layout import Group
-from genie.workload.sizes import ATTENTION_BACKWARD, Sizes
+from genie.workload.sizes import Sizes
 
 _KV, _GRADIENTS = 1, 2
 
@@ -51,28 +52,28 @@ class Context:
         name = f"forward.attention.kv.{where}"
         if not self.ring:
             self._gathered(Coll.ALL_GATHER, name, self.sizes.kv_bytes)
-            self.emitter.compute("forward.attention.core", where, [core])
+            self.emitter.compute("forward.attention.core", where, list(core))
             return
         for step in range(steps):
             arriving = self._pass(f"{name}.{step}", _KV) if step < steps - 1 else []
             self.emitter.compute(
-                "forward.attention.core", f"{where}.{step}", [core.times(1 / steps)]
+                "forward.attention.core", f"{where}.{step}", list(times(core, 1 / steps))
             )
             self.emitter.wait(*arriving)
 
     def backward(self, where: str) -> None:
         """Emit the attention core's backward pass."""
-        core, steps = self.sizes.core.times(ATTENTION_BACKWARD), self.group.size
+        core, steps = times(self.sizes.core, self.sizes.core_backward), self.group.size
         name = f"backward.attention.kv.{where}"
         if not self.ring:
-            self.emitter.compute("backward.attention.core", where, [core])
+            self.emitter.compute("backward.attention.core", where, list(core))
             self._gathered(Coll.REDUCE_SCATTER, name, steps * self.sizes.kv_bytes)
             return
         gradients: list[int] = []
         for step in range(steps):
             arriving = self._pass(f"{name}.{step}", _KV) if step < steps - 1 else []
             self.emitter.compute(
-                "backward.attention.core", f"{where}.{step}", [core.times(1 / steps)]
+                "backward.attention.core", f"{where}.{step}", list(times(core, 1 / steps))
             )
             self.emitter.wait(*arriving, *gradients)
             gradients = self._pass(f"{name}.gradients.{step}", _GRADIENTS)

@@ -37,6 +37,15 @@ class Work:
         return Work(self.kind, self.flops * factor, self.nbytes * factor)
 
 
+#: Operators that run one after the other.
+Works = tuple[Work, ...]
+
+
+def times(works: Works, factor: float) -> Works:
+    """Return the same operators, each `factor` times."""
+    return tuple(work.times(factor) for work in works)
+
+
 class Roofline:
     """Times of one GPU.
 

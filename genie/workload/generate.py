@@ -35,6 +35,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "overlap_p2p": ("schedule", "overlap_p2p"),
     "bucket_parameters": ("schedule", "bucket_parameters"),
     "recompute": ("schedule", "recompute"),
+    "attention": ("schedule", "attention"),
     "gpu": ("hardware", "gpu"),
     "efficiency": ("hardware", "efficiency"),
     "times": ("hardware", "times"),

@@ -67,6 +67,7 @@ def _choices(spec: Spec) -> None:
         "family": (spec.shape.family, FAMILIES),
         "schedule": (spec.schedule.kind, SCHEDULES),
         "recompute": (spec.schedule.recompute, ("none", "full")),
+        "attention": (spec.schedule.attention, ("flash", "unfused")),
         "zero": (spec.parallelism.zero, (0, 1, 2, 3)),
         "cp_comm": (spec.parallelism.cp_comm, ("p2p", "all_gather")),
         "group_names": (spec.group_names, ("megatron", "pytorch")),

@@ -5,13 +5,19 @@ from __future__ import annotations
 from functools import cached_property
 
 from genie.trace.kinds import dtype_bytes
-from genie.workload.cost import Work
+from genie.workload.cost import Work, Works
 from genie.workload.shapes import attention_flops, layer_parameters
 from genie.workload.spec import Spec
 
 #: FlashAttention recomputes the scores backward: 5 products instead of 2 (Dao et al., arXiv
 #: 2205.14135, section 3.1 and appendix B).
-ATTENTION_BACKWARD = 2.5
+_FLASH_BACKWARD = 2.5
+#: Twice the forward work, and once more to recompute it (Korthikanti et al., arXiv 2205.05198,
+#: section 5).
+_UNFUSED_BACKWARD = 3.0
+#: Times scores go through memory unfused: written, softmax read and written, dropout read and
+#: written with a mask of half the size, read.
+_SCORE_PASSES = 6.5
 
 
 def padded_vocabulary(vocab: int, tp: int) -> int:
@@ -71,14 +77,27 @@ class Sizes:
         return self.streaming(5.0 * self.local_tokens * self.model.hidden)
 
     @cached_property
-    def core(self) -> Work:
+    def core(self) -> Works:
         """Scores and weighted values of a micro-batch, forward, all keys."""
-        sequence = self.spec.sequence
-        keys = sequence / 2 if self.model.causal else sequence
+        sequence, flash = self.spec.sequence, self.spec.schedule.attention == "flash"
+        keys = sequence / 2 if self.model.causal and flash else sequence
         flops = attention_flops(self.model, self.tokens, keys) / self.tp
         m = self.model
         width = (m.heads * (m.dim + m.rope_dim) * 2 + m.heads * (m.v_head_dim or m.dim)) / self.tp
-        return Work("attention", flops, self.tokens * width * self.element)
+        products = Work(
+            "attention" if flash else "matmul", flops, self.tokens * width * self.element
+        )
+        if flash:
+            return (products,)
+        return products, self.streaming(_SCORE_PASSES * self.tokens * keys * m.heads / self.tp)
+
+    @property
+    def core_backward(self) -> float:
+        """How many times its forward work the attention core does backward."""
+        if self.spec.schedule.attention == "flash":
+            return _FLASH_BACKWARD
+        # A layer computed again as a whole has its scores already.
+        return _UNFUSED_BACKWARD - (1 if self.spec.schedule.recompute == "full" else 0)
 
     def projections(self, layer: int) -> tuple[Work, Work]:
         """Return the products before and after the attention core, forward."""
@@ -87,7 +106,7 @@ class Sizes:
         out = m.heads * (m.v_head_dim or m.dim) * m.hidden / self.tp
         return self.matmul(total - out, self.tokens), self.matmul(out, self.tokens)
 
-    def feed_forward(self, layer: int) -> tuple[Work, Work, Work]:
+    def feed_forward(self, layer: int) -> tuple[Work, Work, Works]:
         """Return the products into and out of a dense layer (or shared experts), and between."""
         m = self.model
         total = layer_parameters(m, layer).dense / self.tp
@@ -97,7 +116,7 @@ class Sizes:
         matrices = 3 if m.gated else 2
         out = total / matrices
         between = self.streaming((matrices + 0.0) * self.tokens * width / self.tp)
-        return self.matmul(total - out, self.tokens), self.matmul(out, self.tokens), between
+        return self.matmul(total - out, self.tokens), self.matmul(out, self.tokens), (between,)
 
     def expert(self, rows: int, experts: int) -> tuple[Work, Work, Work]:
         """Return the same for `rows` tokens over `experts` routed experts on this rank."""

@@ -163,6 +163,9 @@ class Schedule(_Section, frozen=True):
             schedule needs it (interleaved, zero-bubble).
         bucket_parameters: Parameters of a gradient bucket; 0 = max(40e6, 1e6 x dp), Megatron-LM's.
         recompute: "none" or "full" (every layer's forward pass again before its backward pass).
+        attention: "flash" (FlashAttention) or "unfused" (scores go through memory and, if causal,
+            are computed whole; they are computed again backward, as Megatron-LM's selective
+            recomputation does).
     """
 
     kind: str = "1f1b"
@@ -171,6 +174,7 @@ class Schedule(_Section, frozen=True):
     overlap_p2p: bool | None = None
     bucket_parameters: int = 0
     recompute: str = "none"
+    attention: str = "flash"
 
     @property
     def p2p_in_background(self) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from genie.trace import Coll
-from genie.workload.cost import Work
+from genie.workload.cost import Work, Works, times
 from genie.workload.emit import TENSOR, Emitter
 from genie.workload.layout import Group
 from genie.workload.sizes import Sizes
@@ -41,7 +41,7 @@ class Region:
     first: Work
     last: Work
     before: Work
-    between: Work
+    between: Works
 
 
 class Tensor:
@@ -86,7 +86,7 @@ class Tensor:
         emit = self.emitter
         self.gather(f"{name}.{region.where}")
         if middle is None:
-            works = [region.before, region.first, region.between, region.last]
+            works = [region.before, region.first, *region.between, region.last]
             node = emit.compute(name, region.where, works)
         else:
             emit.compute(f"{name}.in", region.where, [region.before, region.first])
@@ -108,10 +108,10 @@ class Tensor:
         self.gather(f"{name}.{region.where}")
         out = [region.last.times(twice)]
         if middle is None and self.group is None:
-            works = [*out, region.between.times(2), region.first.times(twice), region.before]
+            works = [*out, *times(region.between, 2), region.first.times(twice), region.before]
             return emit.compute(name, region.where, works)
         if middle is None:
-            emit.compute(f"{name}.out", region.where, [*out, region.between.times(2)])
+            emit.compute(f"{name}.out", region.where, [*out, *times(region.between, 2)])
         else:
             emit.compute(f"{name}.out", region.where, out)
             middle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from genie.trace import Builder, Coll, Kind
 from genie.trace.kinds import dtype_bytes
 from genie.workload.context import Context
-from genie.workload.cost import Roofline, Work
+from genie.workload.cost import Roofline, Work, times
 from genie.workload.emit import CONTROL, PIPELINE, TENSOR, Emitter
 from genie.workload.experts import Experts, Router
 from genie.workload.fsdp import ROOT, FullyShard
@@ -13,7 +13,7 @@ from genie.workload.gradients import DataParallel
 from genie.workload.layout import WORLD, Group, Layout
 from genie.workload.pipeline import Pass, passes
 from genie.workload.shapes import is_moe, layer_parameters
-from genie.workload.sizes import ATTENTION_BACKWARD, Sizes
+from genie.workload.sizes import Sizes
 from genie.workload.spec import Spec
 from genie.workload.stages import Chunk, chunks_of, local_parameters
 from genie.workload.tensor import Region, Tensor
@@ -294,10 +294,10 @@ class TransformerRank:
             context = self.context
             self.tensor.backward(attention, lambda: context.backward(attention.where), weights)
         else:
-            # The core has no weights: FlashAttention's backward factor, whoever computes weights.
+            # The core has no weights: its backward factor, whoever computes weights.
             half = Region(
                 attention.name, attention.where, attention.first, attention.last,
-                attention.before, attention.between.times(ATTENTION_BACKWARD / 2),
+                attention.before, times(attention.between, self.sizes.core_backward / 2),
             )  # fmt: skip
             self.tensor.backward(half, weights=weights)
         if weights:

@@ -1,0 +1,73 @@
+"""Published step times against `genie simulate` of the same job, as a table.
+
+Usage: python workloads/published.py [NAME ...]      (default: all of published/published.toml)
+
+Each spec beside that file is generated and simulated on the preset its row names, with the same
+efficiencies for all; nothing is fitted. Of jobs too large to simulate whole only some of the
+data-parallel replicas are (`replicas`); a rate in TFLOP/s becomes a time with the arithmetic that
+model FLOP utilisation counts (Chowdhery et al., arXiv 2204.02311, appendix B: 6 FLOP a parameter
+and token, and attention over the whole sequence).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import tomllib
+
+import genie
+from genie.commands.common import parse_cluster
+from genie.workload.generate import prepare, workload
+from genie.workload.shapes import attention_flops, model_flops
+from genie.workload.spec import Spec
+
+FOLDER = Path(__file__).parent / "published"
+
+
+def counted_flops(spec: Spec) -> float:
+    """Return a step's FLOP as model FLOP utilisation counts them."""
+    tokens = spec.samples * spec.sequence
+    half = spec.shape.layers * attention_flops(spec.shape, tokens, spec.sequence / 2)
+    return model_flops(spec.shape, tokens, spec.sequence) + (3 * half if spec.shape.causal else 0)
+
+
+def row(name: str, published: dict[str, object]) -> str:
+    """Simulate one job and return its line of the table."""
+    job = prepare(FOLDER / f"{name}.toml")
+    ranks = job.world_size
+    flops = counted_flops(job.spec)
+    peak = ranks * job.roofline.peak_tflops * 1e12
+    if "step_s" in published:
+        theirs = float(published["step_s"])
+    else:
+        theirs = flops / (ranks * float(published["tflops"]) * 1e12)
+    replicas = int(published.get("replicas", job.spec.parallelism.dp))
+    micro_batches = job.spec.micro_batches
+    began = time.perf_counter()
+    trace = workload(FOLDER / f"{name}.toml", dp=replicas, micro_batches=micro_batches)
+    recording = genie.simulate(trace, parse_cluster(published["cluster"]), log_messages=False)
+    took = time.perf_counter() - began
+    if not recording.complete:
+        raise SystemExit(f"{name}: incomplete")
+    ours = int(recording.steps()[0]["time_ns"]) / 1e9
+    return (
+        f"| {name} | {ranks} | {replicas} of {job.spec.parallelism.dp} | {theirs:.2f} | {ours:.2f} "
+        f"| {100 * (ours / theirs - 1):+.0f} % | {100 * flops / peak / theirs:.0f} % "
+        f"| {100 * flops / peak / ours:.0f} % | {took:.0f} |"
+    )
+
+
+def main() -> None:
+    """Print the table."""
+    rows = tomllib.loads((FOLDER / "published.toml").read_text())
+    print("| job | ranks | replicas simulated | published s | ours s | error | MFU published "
+          "| MFU ours | run s |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in sys.argv[1:] or rows:
+        print(row(name, rows[name]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
