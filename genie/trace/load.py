@@ -20,6 +20,7 @@ from genie.trace.notes import read_notes, where_is
 from genie.trace.records import WireRecords
 
 _STG = "symbolic_tensor_network"
+_ZEROS = 4096
 
 
 def load(
@@ -107,6 +108,9 @@ def _read_rank(
     path = str(source.path)
     if source.size == 0:
         return _refused(rank, path, "empty file")
+    if source.size >= _ZEROS and not source.read(source.size - _ZEROS, _ZEROS).strip(b"\0"):
+        # Each would count as an empty node, and cost as much memory.
+        return _refused(rank, path, f"the last {_ZEROS} bytes are zeros, as after a crash")
     head = source.read(0, 512)
     with source.view() as data:
         if version.looks_like_text(head) and 0 in scanner.probe(data, 1)[:2]:

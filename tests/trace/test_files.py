@@ -331,3 +331,12 @@ def test_a_group_file_may_start_with_a_byte_order_mark(tmp_path: Path) -> None:
     put(tmp_path, ONE, ONE)
     (tmp_path / "g.json").write_text('{"3": [0, 1]}', encoding="utf-8-sig")
     assert load(tmp_path).groups == {"3": (0, 1)}
+
+
+def test_a_file_that_ends_in_zeros_is_refused_at_once(tmp_path: Path) -> None:
+    put(tmp_path, ONE, ONE)
+    with (tmp_path / "t.1.et").open("r+b") as file:
+        file.truncate(1 << 30)
+    reasons = told(tmp_path)
+    assert "the last 4096 bytes are zeros" in reasons
+    assert str(tmp_path / "t.1.et") in reasons
