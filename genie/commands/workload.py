@@ -210,11 +210,11 @@ def _text(said: dict[str, Any]) -> str:
     ]
     if memory:
         parts = ", ".join(
-            f"{name} {memory[name] / 1e9:.1f}"
+            f"{name} {memory[name] / 1e9:.3g}"
             for name in ("weights", "gradients", "optimizer", "activations")
         )
         lines.append(
-            f"memory      about {memory['total'] / 1e9:.1f} of {memory['capacity'] / 1e9:.0f} GB "
+            f"memory      about {memory['total'] / 1e9:.3g} of {memory['capacity'] / 1e9:.0f} GB "
             f"on a rank of stage {memory['stage']} ({parts})"
         )
     if "output" in said:
