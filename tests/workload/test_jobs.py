@@ -70,27 +70,36 @@ def test_runs_to_its_end(kind: str) -> None:
     assert sum(int(row["time_ns"]) for row in step) >= busiest
 
 
-ways = st.sampled_from([1, 2, 4])
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Draw a model and settings that mostly pass the rules."""
+    pick = lambda *values: draw(st.sampled_from(values))  # noqa: E731
+    model = {**pick(DENSE, GPT, MOE), "layers": 6}
+    tp, cp, pp, dp = pick(1, 1, 2, 4), pick(1, 1, 2), pick(1, 2, 3), pick(1, 2, 3)
+    if tp * cp * pp * dp > 18:
+        dp = cp = 1
+    schedule = pick("1f1b", "interleaved", "zero-bubble", "gpipe") if pp > 1 else "1f1b"
+    drawn = {
+        "tp": tp, "cp": cp, "pp": pp, "dp": dp, "schedule": schedule,
+        "vpp": 2 if schedule == "interleaved" else 1,
+        "micro_batches": draw(st.integers(1, 3)) * (pp if schedule == "interleaved" else 1),
+        "micro": pick(1, 2), "zero": pick(0, 1, 2, 3) if pp == 1 else pick(0, 1, 3),
+        "reshard": pp == 1 and draw(st.booleans()), "seed": draw(st.integers(0, 3)),
+        "recompute": "none" if schedule == "zero-bubble" else pick("none", "full"),
+        "attention": pick("flash", "unfused"), "cp_comm": pick("p2p", "all_gather"),
+        "overlap_grads": draw(st.booleans()), "overlap_params": draw(st.booleans()),
+        "bucket_parameters": pick(0, 1, 100_000), "group_names": pick("megatron", "pytorch"),
+    }  # fmt: skip
+    if "experts" in model:
+        drawn["ep"] = pick(*(ways for ways in (1, 2, 4) if tp * cp * dp % ways == 0))
+        drawn["skew"] = pick(0.0, 1.0)
+    return model, drawn
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(
-    model=st.sampled_from(["dense", "gpt", "moe"]),
-    dp=st.sampled_from([1, 2, 3]),
-    tp=ways, pp=st.sampled_from([1, 2, 3]), cp=st.sampled_from([1, 2]), ep=ways,
-    zero=st.sampled_from([0, 1, 2, 3]),
-    schedule=st.sampled_from(["1f1b", "interleaved", "zero-bubble", "gpipe"]),
-    vpp=st.sampled_from([1, 2]),
-    micro=st.integers(1, 2), micro_batches=st.integers(1, 5),
-    skew=st.sampled_from([0.0, 1.0]), recompute=st.sampled_from(["none", "full"]),
-    reshard=st.booleans(), overlap=st.booleans(), seed=st.integers(0, 3),
-)  # fmt: skip
-def test_whatever_the_rules_let_pass(**drawn: Any) -> None:
-    model = {"dense": DENSE, "gpt": GPT, "moe": MOE}[drawn.pop("model")]
-    overlap = drawn.pop("overlap")
-    drawn |= {"overlap_grads": overlap, "overlap_params": overlap}
-    if drawn["dp"] * drawn["tp"] * drawn["pp"] * drawn["cp"] > 16:
-        drawn["tp"] = 1
+@given(job=jobs())
+def test_whatever_the_rules_let_pass(job: tuple[dict[str, Any], dict[str, Any]]) -> None:
+    model, drawn = job
     try:
         prepare(spec(model), **drawn)
     except InputError:
