@@ -17,6 +17,7 @@ from genie.compare.align import align as align_runs
 from genie.compare.clocks import on_one_clock
 from genie.compare.metrics import collective, messages, shape, step
 from genie.compare.metrics.collective import BANDS
+from genie.compare.metrics.path import path_parts
 from genie.compare.periods import with_iterations
 from genie.compare.truth.model import KINDS, Truth
 from genie.errors import CompareError
@@ -73,6 +74,11 @@ class Comparison:
         return step.step_errors(self.replay, self.truth)
 
     @cached_property
+    def path(self) -> dict[str, dict[str, float]]:
+        """Parts of the critical path of each side's first measured iteration, ns."""
+        return {"replay": path_parts(self.replay), "truth": path_parts(self.truth)}
+
+    @cached_property
     def shape(self) -> dict[str, dict[str, float]]:
         """Distances between the shapes of traffic, empty where a side has no messages."""
         ours, other = shape.traffic_shape(self.replay), shape.traffic_shape(self.truth)
@@ -115,6 +121,7 @@ class Comparison:
             "L0": (asdict(match) | {"rate": match.rate}) if match else None,
             "L1": {"overall": self.overall, "by_band": rows},
             "L2": self.step,
+            "critical_path_ns": self.path,
             "shape": self.shape,
             "health": self.health,
             "provenance": self.provenance,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from genie.compare.figures import comparison as draw
@@ -39,10 +40,45 @@ RUN_FIGURES: dict[str, tuple[str, str, Callable[..., object]]] = {
         "How many messages are under way when one starts.",
         draw.draw_concurrency,
     ),
+    "runs": (
+        "Bandwidth run after run",
+        "Every run of the size that took most time; circles are anomalies.",
+        draw.draw_runs,
+    ),
     "bursts": (
         "Burst sizes",
         "Bytes that a sender sends without a pause.",
         draw.draw_bursts,
+    ),
+}
+
+#: Name → (title, caption, function of one side and axes) of figures with a panel a run.
+SIDE_FIGURES: dict[str, tuple[str, str, Callable[..., object]]] = {
+    "timeline": (
+        "One step, a row a rank",
+        "Grey computes, blue communicates, orange waits for another rank; a panel a run, each on "
+        "its own clock.",
+        draw.draw_timeline,
+    ),
+    "path": (
+        "Critical path of a step",
+        "Which rank the step waited for, and what that rank did; shares add up to the step.",
+        draw.draw_path,
+    ),
+    "matrix": (
+        "Traffic matrix",
+        "Bytes from each rank to each other rank in one iteration.",
+        draw.draw_matrix,
+    ),
+    "matrix-host": (
+        "Traffic matrix by host",
+        "Bytes from each host to each other host in one iteration.",
+        partial(draw.draw_matrix, by="host"),
+    ),
+    "matrix-rail": (
+        "Traffic matrix by rail",
+        "Bytes by position of sender and receiver on their hosts: off the diagonal crosses rails.",
+        partial(draw.draw_matrix, by="rail"),
     ),
 }
 
@@ -58,13 +94,12 @@ def run_figure(name: str, sides: Sides) -> Figure:
             figure = new_figure("single", 0.75)
             RUN_FIGURES[name][2](sides, figure.subplots())
         return figure
-    if name in ("timeline", "matrix"):
+    if name in SIDE_FIGURES:
         with style():
-            figure = new_figure("double", 0.5)
+            figure = new_figure("double" if len(sides) > 1 else "single", 0.45 * len(sides) ** -0.3)
             axes = figure.subplots(1, len(sides), squeeze=False)[0]
-            function = draw.draw_timeline if name == "timeline" else draw.draw_matrix
             for ax, (label, side) in zip(axes, sides.items(), strict=True):
-                function(side, ax)
+                SIDE_FIGURES[name][2](side, ax)
                 ax.set_title(label)
         return figure
     raise InputError(f"no figure {name!r}; there are {', '.join(run_names())}")
@@ -72,7 +107,7 @@ def run_figure(name: str, sides: Sides) -> Figure:
 
 def run_names() -> list[str]:
     """Return the names of the figures of runs."""
-    return [*RUN_FIGURES, "timeline", "matrix"]
+    return [*RUN_FIGURES, *SIDE_FIGURES]
 
 
 def run_figures(sides: Sides) -> Iterator[tuple[str, Figure]]:
@@ -88,23 +123,25 @@ def comparison_figures(comparison: Comparison) -> Iterator[tuple[str, str, str, 
     """Yield (name, title, caption, figure) of every figure of a comparison."""
     sides = {"replay": comparison.replay, "truth": comparison.truth}
     captions = {name: (title, text) for name, (title, text, _) in RUN_FIGURES.items()}
-    captions["timeline"] = (
-        "One step, a row a rank",
-        "Grey computes, blue communicates, orange waits for another rank; left replay, right "
-        "truth, each on its own clock.",
-    )
-    captions["matrix"] = ("Traffic matrix", "Bytes from each rank to each other rank.")
+    captions |= {name: (title, text) for name, (title, text, _) in SIDE_FIGURES.items()}
     for name, figure in run_figures(sides):
         yield name, *captions[name], figure
+    errors = errors_figure(comparison)
+    if errors is not None:
+        yield (
+            "errors",
+            "Error by size band",
+            "Boxes around zero mean a faithful replay; small sizes show host latency.",
+            errors,
+        )
+
+
+def errors_figure(comparison: Comparison) -> Figure | None:
+    """Return the figure of errors by size band, None where no pair has a size and a time."""
     try:
         with style():
             figure = new_figure("single", 0.75)
             draw.draw_errors(comparison, figure.subplots())
     except InputError:
-        return
-    yield (
-        "errors",
-        "Error by size band",
-        "Boxes around zero mean a faithful replay; small sizes show host latency.",
-        figure,
-    )
+        return None
+    return figure

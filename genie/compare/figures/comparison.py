@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from genie.compare.figures.axes import log_if_wide, size_axis
 from genie.compare.figures.style import COLOURS
 from genie.compare.metrics.collective import BANDS, band_of, usable
 from genie.compare.metrics.messages import first_iteration
-from genie.compare.truth.model import KINDS
+from genie.compare.truth.model import KINDS, UNKNOWN
 from genie.errors import InputError
 from genie.replay.tables import N_COLLECTIVES
+from genie.units import format_size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from genie.compare.comparison import Comparison
     from genie.compare.truth.model import Truth
+
+
+#: Bins of 100 us that still can be told apart; longer runs are drawn in bins of 1 ms.
+MOST_BINS = 1500
 
 
 def draw_busbw(sides: dict[str, Truth], ax: Axes, kind: str | None = None) -> Axes:
@@ -48,9 +54,10 @@ def draw_busbw(sides: dict[str, Truth], ax: Axes, kind: str | None = None) -> Ax
         colour = COLOURS.get(name)
         (line,) = ax.plot(sizes, mid, marker="o", label=name, color=colour)
         ax.fill_between(sizes, low, high, alpha=0.25, color=line.get_color(), linewidth=0)
-    ax.set_xscale("log", base=2)
     ax.set_yscale("log")
-    ax.set_xlabel("size [B]")
+    drawn = [t["nbytes"][(t["kind"] == code) & (t["nbytes"] > 0)] for t in tables.values()]
+    every = np.concatenate(drawn)
+    size_axis(ax, int(every.min()), int(every.max()))
     ax.set_ylabel("bus bandwidth [GB/s]")
     ax.set_title(f"{KINDS[code]}: median and quartiles")
     ax.legend()
@@ -61,18 +68,28 @@ def draw_cdf(sides: dict[str, Truth], ax: Axes) -> Axes:
     """Draw the distribution of collective times of each side."""
     from genie.compare.instances import instances
 
+    drawn = []
     for name, side in sides.items():
         table = instances(side)
         times = np.sort(table["transfer_ns"][np.isfinite(table["transfer_ns"])]) / 1e3
         if len(times):
-            share = np.arange(1, len(times) + 1) / len(times)
-            ax.step(times, share, where="post", label=name, color=COLOURS.get(name))
-    ax.set_xscale("log")
-    ax.set_ylim(0, 1)
+            _steps(times, name, ax)
+            drawn += [times[0], times[-1]]
+    if not drawn:
+        raise InputError("no operation has a time to draw")
+    log_if_wide(ax, min(drawn), max(drawn))
+    ax.set_ylim(0, 1.02)
     ax.set_xlabel("time of a collective [us]")
     ax.set_ylabel("fraction of collectives")
     ax.legend()
     return ax
+
+
+def _steps(values: npt.NDArray[Any], name: str, ax: Axes) -> None:
+    """Draw the distribution of sorted values as steps from 0 to 1."""
+    share = np.arange(len(values) + 1) / len(values)
+    ax.step(np.append(values[:1], values), share, where="post", label=name,
+            color=COLOURS.get(name))  # fmt: skip
 
 
 def draw_errors(comparison: Comparison, ax: Axes) -> Axes:
@@ -166,68 +183,152 @@ def _last_starts(side: Truth) -> npt.NDArray[np.float64]:
     return out
 
 
-def draw_runs(times: Sequence[float], ax: Axes, simulated: float | None = None) -> Axes:
-    """Draw bandwidth run by run, with what the simulation says as a line (the paper's Figure 1).
+def draw_runs(sides: dict[str, Truth], ax: Axes, nbytes: int | None = None) -> Axes:
+    """Draw bus bandwidth run after run, anomalies marked (Figure 1 of the paper).
+
+    A side named "simulate" is a line at its median. Of the others each operation of the chosen
+    kind and size is a point, in order; a point whose distance from the side's median is more than
+    3.5 scaled median absolute deviations (Iglewicz and Hoaglin 1993) and 5 % is an anomaly.
 
     Args:
-        times: Bus bandwidth of each run, GB/s, in order.
+        sides: Name → run.
         ax: Where to draw.
-        simulated: Bus bandwidth of the simulation, GB/s.
+        nbytes: Size; None takes that which took most time.
     """
-    runs = np.arange(1, len(times) + 1)
-    ax.plot(runs, times, marker="o", color=COLOURS["replay"], label="replay")
-    if simulated is not None:
-        ax.axhline(simulated, color=COLOURS["simulate"], linestyle="--", label="simulate")
+    from genie.compare.instances import instances
+
+    tables = {name: instances(side) for name, side in sides.items()}
+    every = np.concatenate(list(tables.values()))
+    every = every[(every["nbytes"] > 0) & np.isfinite(every["busbw"]) & (every["kind"] != UNKNOWN)]
+    if not len(every):
+        raise InputError("no operation has a bandwidth to draw")
+    keys, inverse = np.unique(every[["kind", "nbytes"]], return_inverse=True)
+    took = np.bincount(inverse.reshape(-1), weights=np.nan_to_num(every["transfer_ns"]))
+    if nbytes is not None:
+        took = np.where(keys["nbytes"] == nbytes, took + 1, 0)
+    kind, size = keys[int(took.argmax())]
+    for name, table in tables.items():
+        mine = table[(table["kind"] == kind) & (table["nbytes"] == size)]
+        rate = mine["busbw"][np.isfinite(mine["busbw"])]
+        if not len(rate):
+            continue
+        if name == "simulate" and len(sides) > 1:
+            ax.axhline(np.median(rate), color=COLOURS[name], linestyle="--", label=name)
+            continue
+        runs = np.arange(1, len(rate) + 1)
+        (line,) = ax.plot(runs, rate, marker="o", label=name, color=COLOURS.get(name))
+        odd = anomalies(rate)
+        if odd.any():
+            ax.plot(runs[odd], rate[odd], "o", markersize=8, markerfacecolor="none",
+                    color=COLOURS["bad"] if line.get_color() != COLOURS["bad"] else "black",
+                    label=f"{name}: anomaly")  # fmt: skip
     ax.set_ylim(bottom=0)
     ax.set_xlabel("run")
     ax.set_ylabel("bus bandwidth [GB/s]")
-    ax.legend()
+    ax.set_title(f"{KINDS[kind]} of {format_size(int(size))}, run after run")
+    ax.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
     return ax
 
 
-def draw_matrix(side: Truth, ax: Axes, host_of: Sequence[int] | None = None) -> Axes:
-    """Draw bytes that each rank (or host) sent to each other in the first measured iteration.
+def anomalies(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    """Return which values are outliers by the modified z-score (above 3.5) and 5 % away."""
+    middle = np.median(values)
+    away = np.abs(values - middle)
+    scaled = 1.4826 * np.median(away)
+    found: npt.NDArray[np.bool_] = (away > 3.5 * scaled) & (away > 0.05 * abs(middle))
+    return found
+
+
+def draw_path(side: Truth, ax: Axes) -> Axes:
+    """Draw the critical path of the first measured iteration: which rank, doing what, when."""
+    from genie.compare.metrics.path import PARTS, critical_path
+
+    pieces = critical_path(side)
+    if not len(pieces):
+        raise InputError(f"{side.source} has no times to draw")
+    origin = int(pieces["start_ns"][0])
+    total = int(pieces["end_ns"][-1]) - origin
+    begin = (pieces["start_ns"] - origin) / 1e6
+    width = (pieces["end_ns"] - pieces["start_ns"]) / 1e6
+    place = {rank: i for i, rank in enumerate(np.unique(side.ops["rank"]).tolist())}
+    y = np.array([place.get(rank, 0) for rank in pieces["rank"].tolist()], float)
+    colours = (COLOURS["compute"], COLOURS["communication"], "#ffffff")
+    for i, part in enumerate(PARTS):
+        mine = pieces["part"] == i
+        if mine.any():
+            share = width[mine].sum() * 1e6 / total
+            ax.barh(y[mine], width[mine], left=begin[mine], height=0.7, color=colours[i],
+                    edgecolor="0.3" if part == "idle" else "none", linewidth=0.4,
+                    label=f"{part} {share:.0%}")  # fmt: skip
+    for i in range(1, len(pieces)):
+        if y[i] != y[i - 1]:
+            ax.plot([begin[i]] * 2, [y[i - 1], y[i]], color="0.3", linewidth=0.6, zorder=0)
+    if len(place) <= 32:
+        ax.set_yticks(list(place.values()), [str(rank) for rank in place])
+    ax.set_ylim(len(place) - 0.4, -0.6)
+    ax.set_xlabel("time [ms]")
+    ax.set_ylabel("rank")
+    ax.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    return ax
+
+
+def draw_matrix(side: Truth, ax: Axes, by: str = "rank") -> Axes:
+    """Draw bytes that each rank sent to each other in the first measured iteration.
 
     Args:
         side: A run with messages.
         ax: Where to draw.
-        host_of: Host of each rank, to draw by host.
+        by: "rank", "host", or "rail" (position of the rank on its host).
     """
     if side.messages is None:
         raise InputError(f"{side.source} has no messages to draw")
     rows = first_iteration(side)
     rows = rows[(rows["direction"] == 0) & (rows["peer"] >= 0)]
     src, dst = rows["rank"].astype(np.int64), rows["peer"].astype(np.int64)
-    if host_of is not None:
-        hosts = np.asarray(host_of)
-        src, dst = hosts[src], hosts[dst]
+    if by != "rank":
+        if side.hosts <= 0 or side.world_size <= 0:
+            raise InputError(f"{side.source} does not say which ranks share a host")
+        local = side.world_size // side.hosts
+        src, dst = (src // local, dst // local) if by == "host" else (src % local, dst % local)
+    if not len(src):
+        raise InputError(f"{side.source} has no messages between known ranks to draw")
     n = int(max(src.max(initial=0), dst.max(initial=0))) + 1
     total = np.zeros((n, n))
     np.add.at(total, (src, dst), rows["nbytes"] / 1e6)
     image = ax.imshow(np.where(total > 0, total, np.nan), cmap="cividis", origin="upper", vmin=0)
     ax.grid(visible=False)
-    what = "rank" if host_of is None else "host"
-    ax.set_xlabel(f"to {what}")
-    ax.set_ylabel(f"from {what}")
+    if n <= 16:
+        ax.set_xticks(range(n))
+        ax.set_yticks(range(n))
+    ax.set_xlabel(f"to {by}")
+    ax.set_ylabel(f"from {by}")
     ax.figure.colorbar(image, ax=ax, label="sent [MB]")
     return ax
 
 
 def draw_rate(sides: dict[str, Truth], ax: Axes) -> Axes:
-    """Draw the rate of all senders in each 100 us."""
+    """Draw the rate of all senders over the first measured iteration, a bin 1 ms or 100 us."""
     from genie.compare.metrics.shape import traffic_shape
 
     drawn = False
-    for name, side in sides.items():
-        shape = traffic_shape(side)
+    shapes = {
+        name: traffic_shape(replace(side, messages=first_iteration(side)))
+        for name, side in sides.items()
+        if side.messages is not None
+    }
+    coarse = any(s is not None and len(s.rate_100us) > MOST_BINS for s in shapes.values())
+    for name, shape in shapes.items():
         if shape is not None:
-            time = np.arange(len(shape.rate_100us)) * 0.1
-            ax.step(time, shape.rate_100us, where="post", label=name, color=COLOURS.get(name))
+            rate, width = (shape.rate_1ms, 1.0) if coarse else (shape.rate_100us, 0.1)
+            time = np.arange(len(rate) + 1) * width
+            ax.step(time, np.append(rate, 0), where="post", label=name, color=COLOURS.get(name),
+                    linewidth=0.9)  # fmt: skip
             drawn = True
     if not drawn:
         raise InputError("no run has timed messages to draw")
     ax.set_xlabel("time [ms]")
-    ax.set_ylabel("sent, all NICs [GB/s]")
+    ax.set_ylim(bottom=0)
+    ax.set_ylabel(f"sent, all NICs, in {'1 ms' if coarse else '100 us'} [GB/s]")
     ax.legend()
     return ax
 
@@ -240,13 +341,12 @@ def draw_concurrency(sides: dict[str, Truth], ax: Axes) -> Axes:
     for name, side in sides.items():
         shape = traffic_shape(side)
         if shape is not None:
-            values = np.sort(shape.concurrency)
-            share = np.arange(1, len(values) + 1) / len(values)
-            ax.step(values, share, where="post", label=name, color=COLOURS.get(name))
+            _steps(np.sort(shape.concurrency), name, ax)
             drawn = True
     if not drawn:
         raise InputError("no run has timed messages to draw")
-    ax.set_ylim(0, 1)
+    ax.set_xlim(left=0)
+    ax.set_ylim(0, 1.02)
     ax.set_xlabel("messages in flight")
     ax.set_ylabel("fraction of messages")
     ax.legend()
@@ -257,18 +357,17 @@ def draw_bursts(sides: dict[str, Truth], ax: Axes) -> Axes:
     """Draw the sizes of a sender's bursts, as a distribution."""
     from genie.compare.metrics.shape import BURST_GAP_NS, traffic_shape
 
-    drawn = False
+    drawn: list[float] = []
     for name, side in sides.items():
         shape = traffic_shape(side)
         if shape is not None:
             values = np.sort(shape.burst_bytes) / 1e6
-            share = np.arange(1, len(values) + 1) / len(values)
-            ax.step(values, share, where="post", label=name, color=COLOURS.get(name))
-            drawn = True
+            _steps(values, name, ax)
+            drawn += [values[0], values[-1]]
     if not drawn:
         raise InputError("no run has timed messages to draw")
-    ax.set_xscale("log")
-    ax.set_ylim(0, 1)
+    log_if_wide(ax, min(drawn), max(drawn))
+    ax.set_ylim(0, 1.02)
     ax.set_xlabel(f"burst [MB] (gaps above {BURST_GAP_NS // 1000} us end one)")
     ax.set_ylabel("fraction of bursts")
     ax.legend()

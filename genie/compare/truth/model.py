@@ -155,6 +155,8 @@ class Truth:
         unused: Why something was not used → how often.
         communicators: Name → global ranks, where the source says.
         world_size: Ranks of the job, -1 unknown.
+        hosts: Hosts, each with the same number of ranks in a row, -1 unknown.
+        mode: "replay" or "simulate" of a recording, "" otherwise.
         notes: What a reader of the numbers should know.
     """
 
@@ -168,6 +170,8 @@ class Truth:
     unused: dict[str, int] = field(default_factory=dict)
     communicators: dict[str, tuple[int, ...]] = field(default_factory=dict)
     world_size: int = -1
+    hosts: int = -1
+    mode: str = ""
     notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -63,5 +63,7 @@ def from_recording(recording: Recording, source: str = "recording") -> Truth:
             for entry in recording.manifest.get("communicators", ())
         },
         world_size=int(recording.manifest.get("trace", {}).get("ranks", -1)),
+        mode=str(recording.manifest.get("mode", "")),
+        hosts=int(recording.manifest.get("plan", {}).get("hosts", -1)),
         notes=() if recording.complete else ("the recording is incomplete",),
     )
