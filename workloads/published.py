@@ -14,6 +14,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import tomllib
 
@@ -33,7 +34,7 @@ def counted_flops(spec: Spec) -> float:
     return model_flops(spec.shape, tokens, spec.sequence) + (3 * half if spec.shape.causal else 0)
 
 
-def row(name: str, published: dict[str, object]) -> str:
+def row(name: str, published: dict[str, Any]) -> str:
     """Simulate one job and return its line of the table."""
     job = prepare(FOLDER / f"{name}.toml")
     ranks = job.world_size
@@ -41,6 +42,8 @@ def row(name: str, published: dict[str, object]) -> str:
     peak = ranks * job.roofline.peak_tflops * 1e12
     if "step_s" in published:
         theirs = float(published["step_s"])
+    elif "tokens_per_gpu" in published:
+        theirs = job.spec.samples * job.spec.sequence / (ranks * published["tokens_per_gpu"])
     else:
         theirs = flops / (ranks * float(published["tflops"]) * 1e12)
     replicas = int(published.get("replicas", job.spec.parallelism.dp))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from genie.errors import InputError
-from genie.trace.kinds import DTYPES, dtype_index
+from genie.trace.kinds import DTYPES, dtype_bytes, dtype_index
 from genie.workload.models import DATA, read_toml
 from genie.workload.spec import Hardware
 
@@ -69,6 +69,10 @@ class Roofline:
                 f"{hardware.gpu} has no peak for {dtype} (known: {', '.join(row['tflops'])})"
             )
         self.peak_tflops = float(row["tflops"][dtype])
+        # Attention kernels of training run in bfloat16 where products are in 8 bits (Transformer
+        # Engine's default; DeepSeek-V3, section 3.3.1).
+        attention = "bfloat16" if dtype_bytes(dtype) == 1 else dtype
+        self.attention_tflops = float(row["tflops"][attention])
         self.memory_gbps = float(row["memory_gbps"])
         self.memory_bytes = int(float(row["memory_gb"]) * 1e9)
         self.efficiency = {
@@ -81,7 +85,8 @@ class Roofline:
         """Return the modelled time of one operator in ns."""
         arithmetic = 0.0
         if work.kind != "memory":
-            arithmetic = work.flops / (self.peak_tflops * 1e3 * self.efficiency[work.kind])
+            peak = self.attention_tflops if work.kind == "attention" else self.peak_tflops
+            arithmetic = work.flops / (peak * 1e3 * self.efficiency[work.kind])
         return max(arithmetic, work.nbytes / (self.memory_gbps * self.efficiency["memory"]))
 
     def total_ns(self, name: str, works: list[Work]) -> int:

@@ -130,6 +130,8 @@ def test_roofline() -> None:
     assert job.roofline.peak_tflops == 989.5
     faster = prepare("llama3-8b", gpu="b200").roofline
     assert faster.peak_tflops == 2250
+    eight = prepare("llama3-8b", compute_dtype="float8_e4m3").roofline
+    assert (eight.peak_tflops, eight.attention_tflops) == (1979, 989.5)
 
 
 def test_memory_follows_zero() -> None:
