@@ -1,0 +1,47 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+# ---
+
+# %% [markdown]
+# # Quickstart: replay a trace and look at it
+# A training step of a small transformer (8 ranks, tensor parallel 4 x data parallel 2) is bundled
+# with GENIE. Two workers on this machine send what NCCL would send between two hosts.
+
+# %%
+from pathlib import Path
+
+import genie
+from genie.compare.figures.catalogue import run_figure
+
+here = Path(__file__).resolve().parent if "__file__" in globals() else Path.cwd()
+trace = genie.load(here.parent / "workloads" / "demo")
+trace
+
+# %% [markdown]
+# Before anything is sent, the plan says what would be: bytes per link.
+
+# %%
+cluster = genie.Cluster.local(2, 4)
+genie.plan(trace, cluster)
+
+# %% [markdown]
+# The replay itself; `progress` may be any function of (done, total).
+
+# %%
+recording = genie.replay(trace, "local:2", progress=None)
+recording
+
+# %%
+recording.to_pandas().head()
+
+# %%
+figure = run_figure("timeline", {"replay": genie.compare(recording, recording).replay})
+figure
+
+# %% [markdown]
+# **What to see.** A row a rank: grey computes, blue communicates, orange waits for another rank.
+# The blue after the last grey is communication that nothing hides.
