@@ -36,6 +36,8 @@ _WHOLE = {
     "iterations": "training steps in the trace (default 1)",
     "seed": "of everything drawn (default 0)",
 }
+#: Options that change an existing trace set.
+_SETS = ("merge", "take", "scale_bytes", "scale_compute", "steps")
 _PATTERN_WHOLE = {
     "ranks": "ranks of a pattern (default 16)",
     "per-host": "ranks a host (default 8)",
@@ -90,6 +92,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--gap", metavar="TIME", help="pause before each round, such as 100us")
     group.add_argument("--coll", help="collective of rail, size-sweep and tenants")
     group.add_argument("--dtype", help="element type")
+    group = parser.add_argument_group("trace sets (SPEC is a folder, prefix or file of one)")
+    group.add_argument("--merge", action="append", metavar="TRACE", help="run beside it; repeat")
+    group.add_argument("--take", metavar="RANKS", help="keep only these ranks, such as 0-7,16")
+    group.add_argument("--scale-bytes", type=float, metavar="F", help="factor on message sizes")
+    group.add_argument("--scale-compute", type=float, metavar="F", help="factor on compute times")
+    group.add_argument("--steps", type=int, metavar="N", help="run it N times")
     parser.add_argument("--name", help="prefix of the files (default: the model's name)")
     parser.add_argument("-o", "--output", metavar="DIR", help="write the trace set here")
     parser.add_argument("--force", action="store_true", help="replace a trace set in that folder")
@@ -105,6 +113,8 @@ def run(args: argparse.Namespace) -> int:
         return _list(args)
     if args.spec is None:
         raise InputError("say what: a TOML file, a known model or a pattern (--list shows them)")
+    if any(getattr(args, name) is not None for name in _SETS):
+        return _transform(args)
     names = {*SETTINGS, *PATTERN_SETTINGS}
     settings = {name: getattr(args, name, None) for name in names}
     job = prepare(args.spec, **{k: v for k, v in settings.items() if v is not None})
@@ -121,6 +131,27 @@ def run(args: argparse.Namespace) -> int:
         common.print_json(said)
     else:
         print(_text(said))
+    return 0
+
+
+def _transform(args: argparse.Namespace) -> int:
+    from genie.trace import load
+    from genie.workload.sets import parse_ranks, transformed
+
+    if not args.output:
+        raise InputError("say where the new trace set goes: -o DIR")
+    given = {name: getattr(args, name) for name in _SETS if getattr(args, name) is not None}
+    if "take" in given:
+        given["take"] = parse_ranks(given["take"])
+    trace = load(args.spec)
+    made = load(transformed(trace, _folder(args), name=args.name or "job", **given))
+    said = {"ranks": made.world_size, "groups": len(made.groups), "output": args.output}
+    if args.json:
+        common.print_json(said)
+    else:
+        print(
+            f"ranks       {said['ranks']}\ngroups      {said['groups']}\ntraces      {args.output}"
+        )
     return 0
 
 

@@ -10,6 +10,7 @@ from jobs import DENSE, MOE, spec, totals
 
 import genie
 from corpus_data import corpus
+from genie.cli import main
 from genie.errors import InputError
 from genie.trace import Kind, Trace, load
 from genie.workload import transform
@@ -78,3 +79,23 @@ def test_scale(tmp_path: Path) -> None:
     comp = before.kind == Kind.COMP
     assert (after.duration_ns[comp] == 2 * before.duration_ns[comp]).all()
     assert step_ns(half) > 0
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    assert main(["workload", "incast", "--ranks", "4", "-o", one]) == 0
+    assert main(["workload", "rail", "--ranks", "4", "--per-host", "2", "-o", two]) == 0
+    both = str(tmp_path / "both")
+    given = ["--merge", two, "--steps", "2", "--scale-bytes", "0.5", "-o", both]
+    assert main(["workload", one, *given]) == 0
+    trace = load(both)
+    trace.check()
+    assert trace.world_size == 8
+    assert sum(totals(trace, 1).values()) == 2 * (1 << 19)
+    capsys.readouterr()
+    assert main(["workload", one, "--take", "0-1", "-o", str(tmp_path / "less")]) == 1
+    assert "which is not kept" in capsys.readouterr().err
+    assert main(["workload", one, "--take", "1-0", "-o", str(tmp_path / "no")]) == 1
+    assert "not a list of ranks" in capsys.readouterr().err
+    assert main(["workload", one, "--steps", "2"]) == 1
+    assert "-o DIR" in capsys.readouterr().err
