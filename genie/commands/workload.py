@@ -204,15 +204,14 @@ def _describe(job: Workload) -> dict[str, Any]:
         "spec": msgspec.to_builtins(spec),
         "memory": {},
     }
-    if spec.shape.family == "transformer":
-        memory = fullest(spec, job.layout, job.roofline)
-        said["memory"] = {
-            name: getattr(memory, name)
-            for name in (
-                "stage", "weights", "gradients", "optimizer", "activations", "total", "capacity",
-                "fits",
-            )
-        }  # fmt: skip
+    memory = fullest(spec, job.layout, job.roofline)
+    said["memory"] = {
+        name: getattr(memory, name)
+        for name in (
+            "stage", "weights", "gradients", "optimizer", "activations", "total", "capacity",
+            "fits",
+        )
+    }  # fmt: skip
     return said
 
 

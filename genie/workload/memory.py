@@ -107,7 +107,35 @@ def estimate(spec: Spec, layout: Layout, roofline: Roofline, stage: int) -> Memo
     )  # fmt: skip
 
 
+def _dlrm(spec: Spec, roofline: Roofline) -> Memory:
+    # The rank with most rows: tables in float32, updated in place by plain SGD; the perceptrons are
+    # small beside them, the rows looked up for a micro-batch are its activations.
+    from genie.workload.dlrm import deal_tables, layers_of
+
+    m, ranks = spec.shape, spec.parallelism.world
+    row = 4 * m.embedding_dim
+    held = max(sum(m.tables[t] for t in dealt) for dealt in deal_tables(m.tables, ranks))
+    dense = sum(layers_of(m.bottom_mlp)) + sum(layers_of(m.top_mlp))
+    looked_up = 2 * spec.micro * len(m.tables) * row
+    return Memory(0, held * row + 4 * dense, 4 * dense, 0, looked_up, roofline.memory_bytes)
+
+
+def _convnet(spec: Spec, roofline: Roofline) -> Memory:
+    # Outputs of convolutions are kept twice: before and after batch normalisation.
+    from genie.workload.convnet import blocks_of
+
+    blocks = blocks_of(spec.shape)
+    count = sum(block.parameters for block in blocks)
+    outputs = sum(block.outputs for block in blocks)
+    kept = 2 * spec.micro * outputs * dtype_bytes(spec.precision.compute)
+    return Memory(0, 4 * count, 4 * count, 4 * count, kept, roofline.memory_bytes)
+
+
 def fullest(spec: Spec, layout: Layout, roofline: Roofline) -> Memory:
-    """Return the estimate of the stage that needs most."""
+    """Return the estimate of the rank that needs most."""
+    if spec.shape.family == "dlrm":
+        return _dlrm(spec, roofline)
+    if spec.shape.family == "convnet":
+        return _convnet(spec, roofline)
     stages = range(spec.parallelism.pp)
     return max((estimate(spec, layout, roofline, s) for s in stages), key=lambda m: m.total)

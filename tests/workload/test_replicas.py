@@ -11,7 +11,8 @@ import genie
 from genie.workload import models
 from genie.workload.convnet import blocks_of
 from genie.workload.dlrm import deal_tables, layers_of
-from genie.workload.generate import workload
+from genie.workload.generate import prepare, workload
+from genie.workload.memory import fullest
 from genie.workload.replicas import BUCKET_BYTES, FIRST_BUCKET_BYTES, bucket_sizes
 
 
@@ -43,6 +44,17 @@ def test_dlrm_bytes() -> None:
     # Every sample's rows of all 26 tables, to its rank and back.
     assert sent == 2 * 26 * row * 8
     assert genie.simulate(trace, genie.Cluster.local(2, 4), log_messages=False).complete
+
+
+def test_memory() -> None:
+    # 204 million rows of 128 floats do not fit on one GPU, the largest share of eight ranks does.
+    one, eight = prepare("dlrm"), prepare("dlrm", dp=8)
+    whole = fullest(one.spec, one.layout, one.roofline)
+    assert not whole.fits
+    assert whole.weights > sum(models.model("dlrm").tables) * 512
+    assert fullest(eight.spec, eight.layout, eight.roofline).fits
+    resnet = prepare("resnet-50")
+    assert fullest(resnet.spec, resnet.layout, resnet.roofline).fits
 
 
 @given(rows=st.lists(st.integers(1, 1000), min_size=1, max_size=40), ranks=st.integers(1, 9))
