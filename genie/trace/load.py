@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from genie._core import scanner
 from genie.errors import InputError, TraceError
 from genie.trace import groups as groups_
-from genie.trace import jsonforms, version, wire
+from genie.trace import jsonforms, kineto, version, wire
 from genie.trace.files import MOST_RANKS_MISSING, FileSet, Source, find
 from genie.trace.kinds import Kind, dtype_bytes
 from genie.trace.model import Order, RankTrace, Trace
@@ -51,6 +52,16 @@ def load(
     if undefined_group not in {None, "world"}:
         raise InputError(f'undefined_group can only be "world", not {undefined_group!r}')
     unit = None if elements is None else dtype_bytes(elements)
+    profiles = kineto.files_of(Path(path))
+    if profiles:
+        trace = kineto.load(str(path), profiles)
+        trace.undefined_group = undefined_group
+        if groups is not None:
+            trace.groups = groups_.given(groups)
+        for name in trace.groups:
+            if name not in trace.group_names:
+                trace.group_names.append(name)
+        return trace
     chosen = find(path)
     _refuse_sparse(chosen)
     sources = {rank: Source(file) for rank, file in chosen.files.items()}
