@@ -1,6 +1,7 @@
 """Published step times against `genie simulate` of the same job, as a table.
 
 Usage: python workloads/published.py [NAME ...]      (default: all of published/published.toml)
+       python workloads/published.py --sensitivity NAME ...
 
 Each spec beside that file is generated and simulated on the preset its row names, with the same
 efficiencies for all; nothing is fitted. Of jobs too large to simulate whole only some of the
@@ -12,6 +13,7 @@ and token, and attention over the whole sequence).
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -62,8 +64,40 @@ def row(name: str, published: dict[str, Any]) -> str:
     )
 
 
+def sensitivity(name: str, published: dict[str, Any]) -> str:
+    """Return a line: how much longer a step gets when one assumption is worse."""
+    cluster = parse_cluster(published["cluster"])
+    assert cluster is not None
+    replicas = int(published.get("replicas", 0)) or None
+
+    def step(kind: str = "", factor: float = 1.0, network: genie.Network | None = None) -> float:
+        whole = prepare(FOLDER / f"{name}.toml")
+        job = prepare(FOLDER / f"{name}.toml", dp=replicas, micro_batches=whole.spec.micro_batches)
+        if kind:
+            job.roofline.efficiency[kind] *= factor
+        with tempfile.TemporaryDirectory() as folder:
+            trace = genie.load(job.write(folder))
+            recording = genie.simulate(trace, cluster, network=network, log_messages=False)
+        return float(recording.steps()[0]["time_ns"])
+
+    usual = step()
+    changed = [step(kind, 0.9) for kind in ("matmul", "attention", "memory")]
+    half = genie.Network(nic_gbps=cluster.nic_gbps / 2)
+    slow = genie.Network(latency_ns=10_000, cts_latency_ns=10_000)
+    changed += [step(network=half), step(network=slow)]
+    cells = " | ".join(f"{100 * (time_ / usual - 1):+.1f} %" for time_ in changed)
+    return f"| {name} | {cells} |"
+
+
 def main() -> None:
     """Print the table."""
+    if sys.argv[1:2] == ["--sensitivity"]:
+        rows = tomllib.loads((FOLDER / "published.toml").read_text())
+        print("| job | matmul x 0.9 | attention x 0.9 | memory x 0.9 | NIC x 0.5 | latency 10 us |")
+        print("|---|---|---|---|---|---|")
+        for name in sys.argv[2:]:
+            print(sensitivity(name, rows[name]), flush=True)
+        return
     rows = tomllib.loads((FOLDER / "published.toml").read_text())
     print("| job | ranks | replicas simulated | published s | ours s | error | MFU published "
           "| MFU ours | run s |")  # fmt: skip
