@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from genie.errors import TraceError
 from genie.trace.kinds import DTYPE_BYTES, DTYPES, Coll, Kind, dtype_index
 from genie.trace.model import RankTrace, Trace
@@ -149,7 +151,9 @@ def load(path: str, files: list[Path]) -> Trace:
             continue
         rows = one.rows(world)
         groups |= one.groups
-        made.append(rank_trace(number, str(one.file), rows, known, version=FORM))
+        trace_of = rank_trace(number, str(one.file), rows, known, version=FORM)
+        _set_splits(trace_of, rows)
+        made.append(trace_of)
     if not any(one.communications for one in ranks.values()):
         raise TraceError(
             f"{path}: no NCCL kernel in the profile: there is no traffic to replay", path=path
@@ -161,6 +165,15 @@ def load(path: str, files: list[Path]) -> Trace:
         total.update(one.inferred)
     trace.warnings += [f"inferred: {what} ({n} nodes)" for what, n in sorted(total.items())]
     return trace
+
+
+def _set_splits(made: RankTrace, rows: list[Row]) -> None:
+    """Give uneven all_to_alls their bytes by peer, which rows have no column for."""
+    for i, row in enumerate(rows):
+        sent, received = row.attrs.get("comm_in_splits"), row.attrs.get("comm_out_splits")
+        if sent and received and (len(set(sent)) > 1 or len(set(received)) > 1):
+            made.splits[i] = len(made.split_lists)
+            made.split_lists.append((np.array(sent, np.int64), np.array(received, np.int64)))
 
 
 def _rank(info: dict[str, Any], file: Path, files: int) -> int:
