@@ -10,16 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from genie.errors import InputError
-from genie.workload.spec import Spec, from_mapping
 
 if TYPE_CHECKING:
     from genie.trace import Trace
     from genie.workload.imports import Import
     from genie.workload.job import Workload
     from genie.workload.patterns import PatternJob
+    from genie.workload.spec import Spec
 
 #: Setting: (section, field); "" is the spec itself.
 SETTINGS: dict[str, tuple[str, str]] = {
@@ -65,6 +63,10 @@ def change(spec: Spec, settings: Mapping[str, Any]) -> Spec:
     Raises:
         InputError: A setting is unknown or has the wrong type.
     """
+    import msgspec
+
+    from genie.workload.spec import from_mapping
+
     given = {name: value for name, value in settings.items() if value is not None}
     unknown = sorted(set(given) - set(SETTINGS))
     if unknown:
@@ -93,6 +95,8 @@ PATTERN_SETTINGS = {
 
 
 def _pattern(kind: str, settings: Mapping[str, Any]) -> PatternJob:
+    import msgspec
+
     from genie.units import parse_size, parse_time
     from genie.workload.patterns import Pattern, PatternJob
 
