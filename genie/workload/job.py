@@ -13,6 +13,7 @@ from genie.workload.cost import Roofline
 from genie.workload.layout import Layout
 from genie.workload.rules import validate
 from genie.workload.spec import Spec
+from genie.workload.template import Template, shares_nodes
 
 
 class Workload:
@@ -34,6 +35,7 @@ class Workload:
         self.spec = spec
         self.layout = Layout(spec)
         self.roofline = Roofline(spec.hardware, spec.precision.compute)
+        self._templates: dict[int, Template] = {}
 
     @property
     def world_size(self) -> int:
@@ -64,6 +66,17 @@ class Workload:
 
         return TransformerRank(self.spec, self.layout, self.roofline, rank).run()
 
+    def content(self, rank: int) -> bytes:
+        """Return the content of a rank's `.et` file; cheaper than `rank` for ranks alike."""
+        if not shares_nodes(self.spec):
+            return self.rank(rank).to_bytes()
+        stage = self.layout.coordinates(rank)["pp"]
+        template = self._templates.get(stage)
+        if template is None:
+            template = Template(self.rank(rank), self.layout, rank)
+            self._templates[stage] = template
+        return template.to_bytes(rank)
+
     def write(
         self,
         folder: str | os.PathLike[str],
@@ -82,7 +95,7 @@ class Workload:
         target.mkdir(parents=True, exist_ok=True)
         wanted = range(self.world_size) if ranks is None else list(ranks)
         for done, rank in enumerate(wanted, 1):
-            content = self.rank(rank).to_bytes()
+            content = self.content(rank)
             (target / f"{self.spec.name}.{rank}.et").write_bytes(content)
             if progress:
                 progress(done, len(wanted))

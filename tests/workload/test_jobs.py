@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from jobs import DENSE, GPT, MOE, spec
 
 import genie
 from genie.errors import InputError
-from genie.trace import Trace
+from genie.trace import Trace, load, write
+from genie.trace.model import COLUMNS
 from genie.workload.generate import prepare, workload
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -116,6 +118,32 @@ def test_is_deterministic_and_a_rank_stands_alone() -> None:
     assert again.rank(2).to_bytes() == whole[2]
     other = prepare(spec(MOE), dp=4, ep=4, skew=1.0, seed=8)
     assert other.rank(2).to_bytes() != whole[2]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_is_what_the_rank_does(kind: str, tmp_path: Path) -> None:
+    # Ranks alike are encoded once (`template`); each alone must give the same trace.
+    model, given_ = KINDS[kind]
+    job = prepare(spec(model), **given_)
+    together = load(job.write(tmp_path / "together"))
+    alone = [job.rank(rank) for rank in range(job.world_size)]
+    single = load(write(tmp_path / "alone", "job", alone, groups=job.groups()))
+    for one, other in zip(together.ranks, single.ranks, strict=True):
+        assert one.names() == other.names()
+        for column in COLUMNS:
+            if column == "group":
+                continue
+            assert (getattr(one, column) == getattr(other, column)).all(), column
+        assert (one.deps == other.deps).all() and (one.dep_indptr == other.dep_indptr).all()
+        names = [
+            [t.group_names[g] if g >= 0 else "" for g in r.group]
+            for t, r in ((together, one), (single, other))
+        ]
+        assert names[0] == names[1]
+    # Whoever is asked for first.
+    last = job.world_size - 1
+    again = prepare(spec(model), **given_)
+    assert again.content(last) == job.content(last)
 
 
 def test_one_rank_of_a_large_job_costs_one_rank() -> None:
