@@ -160,16 +160,18 @@ def _file_rows(
     nccl_names = {name for name in names if NCCL_KERNEL.match(name)}
     annotations = _Annotations(file.events)
     comms: dict[int, Args] | None = None
-    for i, (event, kind) in enumerate(device):
-        if kind == _COMPUTE and event.name in nccl_names:
-            args = arguments(event)
-            if args.collective is None and args.in_nelems is None:
-                if comms is None:
-                    comms = _comm_ops(file.events)
-                args = _linked(args, comms, inferred)
-            row = _communication(event, args, annotations, inferred)
-            for column, value in row.items():
-                out[column][i] = labels.code(column, value) if column in TEXT_COLUMNS else value
+    nccl = [i for i, (event, kind) in enumerate(device)
+            if kind == _COMPUTE and event.name in nccl_names]  # fmt: skip
+    for i in nccl:
+        event = device[i][0]
+        args = arguments(event)
+        if args.collective is None and args.in_nelems is None:
+            if comms is None:
+                comms = _comm_ops(file.events)
+            args = _linked(args, comms, inferred)
+        row = _communication(event, args, annotations, inferred)
+        for column, value in row.items():
+            out[column][i] = labels.code(column, value) if column in TEXT_COLUMNS else value
     out["iteration"] = annotations.iterations([event for event, _ in device])
     return out
 

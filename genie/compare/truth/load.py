@@ -136,7 +136,7 @@ def identify(path: Path) -> Found:
     from genie.compare.truth import kineto_file, nsys
 
     data = read_bytes(path)
-    if not data.strip():
+    if not data or data.isspace():
         raise CompareError(f"{path}: the file is empty", path=str(path))
     if data.startswith(nsys.MAGIC):
         return Found(path, "nsys-sqlite", None)
