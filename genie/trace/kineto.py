@@ -156,7 +156,7 @@ def load(path: str, files: list[Path]) -> Trace:
         made.append(trace_of)
     if not any(one.communications for one in ranks.values()):
         raise TraceError(
-            f"{path}: no NCCL kernel in the profile: there is no traffic to replay", path=path
+            f"{path}: a Kineto profile without an NCCL kernel: no traffic to replay", path=path
         )
     trace = Trace(made, path=path, version=FORM, groups={}, group_names=known)
     trace.groups = {name: tuple(members) for name, members in groups.items()}

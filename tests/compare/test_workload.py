@@ -100,11 +100,11 @@ def test_dlrm_profile_is_replayable() -> None:
     ("name", "why"),
     [
         ("kn-hta-ab-pair", "not the files of one job"),
-        ("kn-hta-amd", "no NCCL kernel in the profile"),
+        ("kn-hta-amd", "a Kineto profile without an NCCL kernel"),
         ("kn-hta-largeint", "missing: rank 0"),
         ("kn-hta-nccl-meta", "missing: rank 1"),
         ("kn-hta-sampled2", "missing: rank 2"),
-        ("kn-mi300-ddp", "no NCCL kernel in the profile"),
+        ("kn-mi300-ddp", "a Kineto profile without an NCCL kernel"),
     ],
 )
 def test_profiles_that_cannot_be_replayed(name: str, why: str) -> None:

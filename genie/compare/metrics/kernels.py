@@ -74,16 +74,3 @@ def bin_bytes(starts: I64, ends: I64, nbytes: I64, width: int, out: F64) -> None
             out[k] += per_ns * (edge - begin)
             begin = edge
             k += 1
-
-
-@numba.njit(cache=False)
-def resample_medians(values: F64, picks: I64, out: F64) -> None:
-    """Write the median of each resample: row r of `picks` are indices into `values`."""
-    n = picks.shape[1]
-    buffer = np.empty(n, np.float64)
-    for r in range(picks.shape[0]):
-        for k in range(n):
-            buffer[k] = values[picks[r, k]]
-        buffer.sort()
-        middle = n // 2
-        out[r] = buffer[middle] if n % 2 else 0.5 * (buffer[middle - 1] + buffer[middle])
