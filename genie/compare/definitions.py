@@ -16,6 +16,10 @@ DEFINITIONS = {
     "exposed": "Communication time of a rank during which it does not compute.",
     "overlap": "Time during which a rank computes and communicates.",
     "step": "First start to last end of an iteration on its slowest rank; medians are compared.",
+    "critical path": (
+        "The chain that the end of the first measured iteration waited for, back to its start, "
+        "read off times; its parts add up to the step."
+    ),
     "L0: messages equal": (
         "Fraction of messages with equal bytes at the same place of their stream; a stream is "
         "one rank, peer, channel and direction, in posting order, of one iteration."

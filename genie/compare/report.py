@@ -33,6 +33,7 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 .scroll { overflow-x: auto; }
 th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align: right; }
 th:first-child, td:first-child { text-align: left; }
+td + td { white-space: nowrap; }
 th button { all: unset; cursor: pointer; font-weight: 600; }
 th button:focus-visible { outline: 2px solid var(--accent); }
 figure { margin: 1rem 0; } figure img { max-width: 100%; height: auto; background: #fff; }
@@ -133,6 +134,18 @@ def _step(comparison: Comparison) -> str:
         ]
         for name in ("step", "compute", "communication", "exposed", "overlap")
     ]
+    ours, other = comparison.path["replay"], comparison.path["truth"]
+    for name in sorted(set(ours) & set(other)):
+        a, b = ours[name], other[name]
+        error = a / b - 1 if b > 0 else float("nan")
+        rows.append(
+            [
+                (f"critical path: {name}", None),
+                (format_time(a), a),
+                (format_time(b), b),
+                (percent(error), error),
+            ]
+        )
     return _table(["part of the step", "replay", "truth", "error"], rows)
 
 
