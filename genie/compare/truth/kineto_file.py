@@ -55,9 +55,7 @@ class Event(msgspec.Struct, gc=False):
     ph: str = ""
     ts: Number = 0
     dur: Number | None = None
-    pid: Text = None
     tid: Text = None
-    id: Text = None
     args: msgspec.Raw = msgspec.Raw()
 
 
