@@ -45,7 +45,9 @@ def has_header(header: str) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "probe.c"
         source.write_text(f"#include <{header}>\nint main(void) {{ return 0; }}\n")
-        done = subprocess.run([compiler, "-fsyntax-only", str(source)], capture_output=True)
+        done = subprocess.run(
+            [compiler, "-fsyntax-only", str(source)], capture_output=True, check=False
+        )
     return done.returncode == 0
 
 

@@ -45,8 +45,8 @@ def render(store: dict[str, dict]) -> str:
     lines = [
         "# Results",
         "",
-        "Written by `make bench`. Every ratio is between numbers of one run on one machine; above 1",
-        "is better than the peer. Values are medians; `spread` is (max - min) / median of repeats.",
+        "Written by `make bench`. A ratio is between numbers of one run on one machine; above 1 is",
+        "better than the peer. Values are medians; `spread` is (max - min) / median of repeats.",
         "",
     ]
     for name, entry in sorted(store.items()):

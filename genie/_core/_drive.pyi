@@ -3,6 +3,7 @@
 from typing import final
 
 def now() -> int: ...
+
 @final
 class Drive:
     def __new__(cls, capsule: object) -> Drive: ...

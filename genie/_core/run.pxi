@@ -391,8 +391,8 @@ cdef class Engine(_Setup):
             KeyboardInterrupt: Or whatever a signal handler or `progress` raised; the log is kept.
         """
         self.open()
-        if iterations < 1 or warmup < 0 or time_scale < 0:
-            raise InputError("iterations >= 1, warmup >= 0 and time_scale >= 0, please")
+        if iterations < 1 or warmup < 0 or not 0 <= time_scale <= 1e6:
+            raise InputError("iterations >= 1, warmup >= 0 and time_scale 0 to 1e6, please")
         if log_messages not in ("network", "all", "none"):
             raise InputError(f'log_messages is "network", "all" or "none", not {log_messages!r}')
         cdef Core* e = self.e

@@ -1,4 +1,3 @@
-
 from typing import NamedTuple, final
 
 import numpy as np

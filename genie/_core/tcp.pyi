@@ -3,6 +3,7 @@
 from typing import final
 
 def live() -> dict[str, int]: ...
+
 @final
 class Tcp:
     def __new__(

@@ -73,10 +73,7 @@ class CommunicatorTable:
         found = self._by_group.get(group)
         if found is not None:
             return found
-        if group < 0:
-            name = WORLD
-        else:
-            name = self._trace.group_names[group]
+        name = WORLD if group < 0 else self._trace.group_names[group]
         ranks = self._trace.members(group)
         if ranks is None:
             raise TraceError(f"no group defines {name!r}")

@@ -78,8 +78,8 @@ def replay(
 
     if on_error not in ("raise", "record"):
         raise InputError(f"on_error is 'raise' or 'record', not {on_error!r}")
-    if iterations < 1 or warmup < 0 or not time_scale >= 0 or not timeout > 0:
-        raise InputError("iterations >= 1, warmup >= 0, time_scale >= 0 and timeout > 0, please")
+    if iterations < 1 or warmup < 0 or not 0 <= time_scale <= 1e6 or not timeout > 0:
+        raise InputError("iterations >= 1, warmup >= 0, time_scale 0 to 1e6, timeout > 0, please")
     ends = parse_endpoints(endpoints)
     who = role()
     if who is not None and who.size != len(ends):

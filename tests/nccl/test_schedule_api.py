@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+import genie
 from genie.errors import InputError, ScheduleError, UnsupportedCollectiveError
 from genie.replay.cluster import Cluster
 from genie.replay.nccl.env import Nccl
@@ -262,3 +263,20 @@ def test_one_rank_of_16384():
     assert len(sends) == channels * 2 * 16383 * 2
     assert peak < 200e6
     assert table.nbytes <= 32 * len(table)
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter", "all_to_all"])
+@pytest.mark.parametrize("hosts", [2, 3, 5])
+def test_a_receive_mirrors_its_senders_group(kind, hosts):
+    """Also where the two ends number their batches differently (unequal hosts, one root)."""
+    cluster = genie.Cluster.preset("a100x4", hosts=hosts)
+    members = [(h, g) for h in range(hosts) for g in range(4 if h % 2 == 0 else 1 + h % 3)]
+    sub = cluster.communicator(members)
+    made = genie.schedule(kind, count=5000, dtype="float32", cluster=sub, root=1)
+    tables = [made.messages(rank) for rank in range(sub.n_ranks)]
+    names = ["channel", "group", "nbytes"]
+    for src in range(sub.n_ranks):
+        for dst in range(sub.n_ranks):
+            sent = tables[src][(tables[src]["peer"] == dst) & (tables[src]["direction"] == 0)]
+            got = tables[dst][(tables[dst]["peer"] == src) & (tables[dst]["direction"] == 1)]
+            assert sorted(sent[names].tolist()) == sorted(got[names].tolist())

@@ -38,6 +38,7 @@ class P2PSchedule(Schedule):
     Attributes:
         rules: what the communicator fixes for sends and receives.
         knows_all_ranks: whether every rank's calls are known, not one rank's only.
+        regular: whether every rank sends as much to every rank, so that batches mirror.
     """
 
     def __init__(
@@ -51,11 +52,13 @@ class P2PSchedule(Schedule):
         calls_of: CallsOf,
         *,
         knows_all_ranks: bool = True,
+        regular: bool = False,
     ) -> None:
         super().__init__(
             kind, count, dtype, "sum", root, cluster, nccl, None, np.zeros(0, COLLECTIVE_PART)
         )
         self._calls_of = calls_of
+        self._regular = regular
         self.knows_all_ranks = knows_all_ranks
         self.rules = p2p_rules(cluster, nccl)
 
@@ -93,7 +96,30 @@ class P2PSchedule(Schedule):
 
     def messages(self, rank: int, intra: bool = False) -> Table:
         """Messages of `rank`, by channel, batch and round; see `Schedule.messages`."""
-        return p2p_messages(self.p2p_parts(rank), lambda rows: self._nics(rank, rows), intra=intra)
+        parts = self.p2p_parts(rank)
+        table = p2p_messages(parts, lambda rows: self._nics(rank, rows), intra=intra)
+        if self.knows_all_ranks and not self._regular:
+            self._mirror_groups(rank, table, intra)
+        return table
+
+    def _mirror_groups(self, rank: int, table: Table, intra: bool) -> None:
+        """Give each receive the batch in which its sender sends it.
+
+        Batches count what a rank has to do on a channel, so in an irregular exchange the two
+        ends may number them differently.
+        """
+        received = table["direction"] == 1
+        for peer in np.unique(table["peer"][received]).tolist():
+            parts = self.p2p_parts(peer)
+            parts = parts[(parts["peer"] == rank) & (parts["direction"] == 0)]
+            sent = p2p_messages(
+                parts, lambda rows: (rows["peer"] * 0, rows["peer"] * 0), intra=intra
+            )
+            mine = np.flatnonzero(received & (table["peer"] == peer))
+            # Both ends list a channel's messages in the order of the connection.
+            mine = mine[np.argsort(table["channel"][mine], kind="stable")]
+            theirs = np.argsort(sent["channel"], kind="stable")
+            table["group"][mine] = sent["group"][theirs]
 
     def calls(self, rank: int) -> Table:
         """Parts of `rank` as calls: one row a part, `elements` in the call's data type."""
@@ -149,6 +175,11 @@ class P2PSchedule(Schedule):
     @property
     def _method(self) -> str:
         return "sends and receives"
+
+
+def _no_nics(rows: Table) -> tuple[IntArray, IntArray]:
+    none = np.full(len(rows), -1, np.int64)
+    return none, none
 
 
 def p2p_rules(cluster: Cluster, nccl: Nccl) -> p2p.P2P:
@@ -229,7 +260,9 @@ def p2p_schedule(
             into = np.array([[root, nbytes]]) if rank == peer else nobody
             return out, into
 
-    return P2PSchedule(kind, count, dtype, root, cluster, nccl, calls_of)
+    even = kind == "all_to_all" and splits is None
+    regular = even and cluster.min_ranks_per_host == cluster.max_ranks_per_host
+    return P2PSchedule(kind, count, dtype, root, cluster, nccl, calls_of, regular=regular)
 
 
 def group_schedule(
