@@ -48,12 +48,13 @@ EOF
 pip() { .venv/bin/python -m pip --disable-pip-version-check -q "$@"; }
 extras=$(IFS=,; echo "$*")
 
-# pip answers in a second when all is there, but its import takes longer than this check.
+# An editable install builds the extensions in place; later calls rebuild what changed.
 stamp=.venv/.genie-${extras//,/-}
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
-  echo "bootstrap: installing Python packages into .venv" >&2
-  pip install 'setuptools>=77' wheel 'Cython>=3.1,<4'
+  echo "bootstrap: installing Python packages into .venv and building (minutes, the first time)" >&2
+  pip install 'setuptools>=77' wheel 'Cython>=3.1,<4' numpy
   pip install --no-build-isolation -e ".${extras:+[$extras]}"
   touch "$stamp"
+else
+  .venv/bin/python setup.py -q build_ext --inplace
 fi
-.venv/bin/python setup.py -q build_ext --inplace
