@@ -52,7 +52,7 @@ extras=$(IFS=,; echo "$*")
 stamp=.venv/.genie-${extras//,/-}
 if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
   echo "bootstrap: installing Python packages into .venv and building (minutes, the first time)" >&2
-  pip install 'setuptools>=77' wheel 'Cython>=3.1,<4' numpy
+  pip install 'setuptools>=77' wheel 'Cython>=3.1,<4'
   pip install --no-build-isolation -e ".${extras:+[$extras]}"
   touch "$stamp"
 else
