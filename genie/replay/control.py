@@ -101,6 +101,7 @@ class Outcome:
     causes: list[tuple[int, GenieError]] = field(default_factory=list)
     rejected: dict[str, int] = field(default_factory=dict)
     workers_on_host: dict[int, int] = field(default_factory=dict)
+    place_on_host: dict[int, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -240,8 +241,9 @@ class Control:
             self.outcome.results[worker].hello = hello
             hosts.setdefault(hello.clock or hello.host, []).append(worker)
         for workers in hosts.values():
-            for worker in workers:
+            for place, worker in enumerate(workers):
                 self.outcome.workers_on_host[worker] = len(workers)
+                self.outcome.place_on_host[worker] = place
             first = self._coord.hellos[workers[0]]
             if len(workers) > first.cores:
                 self.outcome.warnings.append(
@@ -269,6 +271,10 @@ class Control:
                     watchdog=self.watchdog,
                     spin=self.outcome.workers_on_host[worker] <= hello.cores,
                     log_messages=self.settings.log_messages,
+                    place=(
+                        self.outcome.place_on_host[worker],
+                        self.outcome.workers_on_host[worker],
+                    ),
                     compress=hello.clock != clock_identity(),
                     options=self.settings.options,
                 ),

@@ -88,6 +88,32 @@ def pin_near(devices: tuple[str, ...]) -> str:
     return text
 
 
+def pin(devices: tuple[str, ...], place: int, sharing: int) -> str:
+    """Keep this thread near its devices, and off the cores of the host's other workers.
+
+    A worker that polls is moved about by the scheduler as soon as something else runs; two that
+    meet on one core wait for each other's time slices.
+
+    Args:
+        devices: Interfaces or RDMA devices of this worker.
+        place: This worker's number among the workers of its host.
+        sharing: How many workers the host has.
+
+    Returns:
+        The cores, as the kernel lists them; "" when nothing was changed.
+    """
+    near = pin_near(devices)
+    cores = sorted(os.sched_getaffinity(0))
+    if sharing < 2 or len(cores) < sharing:
+        return near
+    own = cores[place * len(cores) // sharing : (place + 1) * len(cores) // sharing]
+    try:
+        os.sched_setaffinity(0, own)
+    except OSError:
+        return near
+    return ",".join(map(str, own))
+
+
 def _cpu_list(text: str) -> set[int]:
     """Return the cores of a list such as "0-3,8"."""
     out: set[int] = set()

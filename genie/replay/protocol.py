@@ -74,6 +74,8 @@ class Setup(Message, frozen=True):
     """Seconds without progress, while nothing is due here, after which a run stands still."""
     spin: bool
     log_messages: str
+    place: tuple[int, int] = (0, 1)
+    """This worker's number among the workers of its host, and how many they are."""
     compress: bool = False
     """Whether tables are compressed on their way back (not on one host)."""
     options: dict[str, Any] = {}

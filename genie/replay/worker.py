@@ -27,7 +27,7 @@ from genie.replay.auth import take_secret
 from genie.replay.carrier import Carrier
 from genie.replay.clocks import clock_identity
 from genie.replay.health import Meter
-from genie.replay.hostinfo import pin_near, usable_cores
+from genie.replay.hostinfo import pin, usable_cores
 from genie.replay.launchers.join import worker_index
 from genie.replay.member import Member
 from genie.replay.protocol import (
@@ -128,7 +128,7 @@ class Worker:
             carrier.connect(peers.listen, self.secret, setup.timeout)
             engine.set_transport(carrier.transport.capsule)
         member.send(Connected(time.monotonic() - began))
-        pinned = pin_near(carrier.devices) if carrier and setup.spin else ""
+        pinned = pin(carrier.devices, *setup.place) if carrier and setup.spin else ""
         start = member.receive(Start, None)
         meter = Meter(carrier)
         self._engine = engine

@@ -82,7 +82,11 @@ def clusters_for(draw, algorithm):
     more=st.sampled_from(MORE),
     data=st.data(),
 )
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(
+    deadline=None,
+    max_examples=25,
+    suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+)
 def test_collectives(choice, count, dtype, version, root, more, data):
     kind, algorithm, protocol = choice
     cluster = data.draw(clusters_for(algorithm))
