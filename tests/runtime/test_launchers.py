@@ -188,7 +188,7 @@ def test_killed_worker_on_another_host(how, request, tmp_path):
             found = star_workers(star)
             python = [p for p in found if len(os.listdir(f"/proc/{p}/fd")) >= 9]
             if len(python) == 3:
-                time.sleep(1)
+                time.sleep(2.5)  # let the run begin, also on a busy machine
                 victim = subprocess.run(
                     ["ip", "netns", "pids", star.hosts[1]], capture_output=True, text=True
                 ).stdout.split()
