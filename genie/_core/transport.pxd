@@ -14,7 +14,8 @@ cdef extern from *:
     #define GENIE_TRANSPORT_H
     #include <stdint.h>
     /* Kinds of events that poll() reports. */
-    #define GENIE_EV_READY 1    /* after a post_send that got -EAGAIN: it may succeed now (always sent then) */
+    #define GENIE_EV_READY 1    /* after a post_send that got -EAGAIN: it may succeed now
+                                   (always sent then) */
     #define GENIE_EV_SENT 2     /* the oldest send of conn is complete; its FIFO slot is free */
     #define GENIE_EV_RECEIVED 3 /* the oldest announced receive of conn is complete */
     #define GENIE_EV_ERROR 4    /* conn failed; status is -errno or a positive ibv_wc_status */
