@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from genie.trace import Builder, Coll, Kind
 from genie.trace.kinds import DTYPES, dtype_bytes, dtype_index
 from genie.units import parse_size
 from genie.workload.emit import COMPUTE, DATA, EXPERT, TENSOR
+from genie.workload.files import write_set
 
 # nccl-tests: program -> collective; sendrecv is a ring of sends and receives.
 _PROGRAMS = {
@@ -53,16 +53,7 @@ class Import:
         progress: Callable[[int, int], None] | None = None,
     ) -> Path:
         """Write the trace set and return the folder."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        for rank in range(self.world_size):
-            (target / f"{self.name}.{rank}.et").write_bytes(self.rank(rank).to_bytes())
-            if progress:
-                progress(rank + 1, self.world_size)
-        groups = {name: list(members) for name, members in self.groups().items()}
-        if groups:
-            (target / f"{self.name}.groups.json").write_text(json.dumps(groups) + "\n")
-        return target
+        return write_set(self, folder, progress)
 
 
 @dataclass(frozen=True)

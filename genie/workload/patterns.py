@@ -6,7 +6,6 @@ and after a pause on the GPU if one is asked for.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ from genie.errors import InputError
 from genie.trace import Builder, Coll, Kind
 from genie.trace.kinds import code, dtype_bytes
 from genie.workload.emit import COMPUTE
+from genie.workload.files import write_set
 
 #: Collectives whose `comm_size` is one rank's part of what the user calls the size.
 _PARTS = {Coll.ALL_GATHER}
@@ -257,16 +257,7 @@ class PatternJob:
         progress: Callable[[int, int], None] | None = None,
     ) -> Path:
         """Write the trace set and return the folder."""
-        target = Path(folder)
-        target.mkdir(parents=True, exist_ok=True)
-        for rank in range(self.world_size):
-            (target / f"{self.name}.{rank}.et").write_bytes(self.rank(rank).to_bytes())
-            if progress:
-                progress(rank + 1, self.world_size)
-        groups = {name: list(members) for name, members in self.groups().items()}
-        if groups:
-            (target / f"{self.name}.groups.json").write_text(json.dumps(groups) + "\n")
-        return target
+        return write_set(self, folder, progress)
 
 
 _Round = Callable[[PatternJob, Builder, int, int, list[int], str], list[int]]
