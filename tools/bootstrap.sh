@@ -56,7 +56,7 @@ if [ ! -e "$stamp" ] || [ pyproject.toml -nt "$stamp" ]; then
   pip install --no-build-isolation -e ".${extras:+[$extras]}"
   touch "$stamp"
   # Where the editable install did not leave them in place, they are built here.
-  built='import genie._core.engine, genie._core.scanner, genie._core.tcp'
+  built='import genie._core.engine, genie._core.events, genie._core.scanner, genie._core.tcp'
   .venv/bin/python -c "$built" 2>/dev/null || .venv/bin/python setup.py -q build_ext --inplace
 else
   .venv/bin/python setup.py -q build_ext --inplace

@@ -1,28 +1,33 @@
-"""PyTorch profiler (Kineto) traces of one rank or many: one operation an NCCL kernel."""
+"""PyTorch profiler (Kineto) traces of one rank or many: one operation an NCCL kernel.
+
+A file is gone through once, piece by piece; a second time only where launches are needed, because
+the trace has no annotations or steps on the device. Memory grows with the tables, not the file.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from genie.compare.truth.kernels import NCCL_KERNEL, kernel_choice, kernel_kind, torch_kind
 from genie.compare.truth.kineto_file import (
+    PIECE,
     Args,
     Event,
     File,
+    Profile,
     arguments,
     as_int,
     as_list,
-    correlation_of,
-    decode,
     groups,
 )
+from genie.compare.truth.kineto_spans import Spans, launches, launches_of
 from genie.compare.truth.model import KINDS, TEXT_COLUMNS, Labels, Truth, empty_ops
 from genie.errors import CompareError
 from genie.replay.bandwidth import bus_factor, size_bytes
@@ -32,11 +37,14 @@ _RANK_IN_NAME = re.compile(r"(?:rank|worker)[-_.]?(\d+)", re.IGNORECASE)
 _COMPUTE, _MEMCPY = KINDS.index("comp"), KINDS.index("mem_store")
 #: Categories of device activity → kind; profilers before 2022 wrote them in capitals.
 _DEVICE = {"kernel": _COMPUTE, "Kernel": _COMPUTE, "gpu_memcpy": _MEMCPY, "Memcpy": _MEMCPY}
-_RUNTIME = frozenset({"cuda_runtime", "cuda_driver", "hip_runtime", "runtime", "Runtime"})
-_ANNOTATIONS = frozenset({"user_annotation", "gpu_user_annotation"})
+#: Which events are read at all: what the device did, annotations, and what the CPU called.
+_WANTED = {
+    "cat": (*_DEVICE, "user_annotation", "gpu_user_annotation"),
+    "name": ("record_param_comms",),
+}
 
 
-def read(paths: list[Path], source: Path, data: dict[Path, bytes] | None = None) -> Truth:
+def read(paths: list[Path], source: Path, piece: int = PIECE) -> Truth:
     """Return the GPU's operations of a set of files, one file a rank.
 
     Sizes are elements times the size of the arguments' dtype (never the kernel name's: a
@@ -47,7 +55,7 @@ def read(paths: list[Path], source: Path, data: dict[Path, bytes] | None = None)
     Args:
         paths: Files.
         source: What they are together.
-        data: Contents that have been read already.
+        piece: Bytes of a file that are held at once.
 
     Raises:
         CompareError: No file has an NCCL kernel, or they are not of one job.
@@ -61,7 +69,9 @@ def read(paths: list[Path], source: Path, data: dict[Path, bytes] | None = None)
     ranks: list[int] = []
     bases = set()
     for table, path in enumerate(paths):
-        file = decode(path, (data or {}).get(path))
+        profile = Profile(path, piece)
+        rows = _Reader(profile, labels, unused, inferred).rows()
+        file = profile.about
         rank = rank_of(file, path, len(paths))
         if rank in ranks:
             raise CompareError(f"{path}: rank {rank} is in the set twice", path=str(path))
@@ -70,7 +80,6 @@ def read(paths: list[Path], source: Path, data: dict[Path, bytes] | None = None)
         if file.distributed is not None and file.distributed.world_size:
             worlds.setdefault(file.distributed.world_size, path)
         communicators |= groups(file.distributed)
-        rows = _file_rows(file, labels, unused, inferred)
         rows["rank"], rows["table"] = rank, table
         tables.append(rows)
     if len(worlds) > 1:
@@ -127,53 +136,119 @@ def rank_of(file: File, path: Path, files: int) -> int:
     )
 
 
-def _file_rows(
-    file: File, labels: Labels, unused: Counter[str], inferred: Counter[str]
-) -> npt.NDArray[np.void]:
-    """Return the rows of one file: device activity that has a duration."""
-    device = []
-    negative = 0
-    for event in file.events:
-        cat = _DEVICE.get(event.cat)
-        if cat is None or event.ph != "X":
-            continue
-        if event.dur is None or event.dur < 0:
-            negative += 1
-            continue
-        device.append((event, cat))
-    if negative:
-        unused["device event with a negative or no duration"] += negative
-    out = empty_ops(len(device))
-    if not device:
+class _Reader:
+    """One file on its way to rows of OPS: device activity that has a duration."""
+
+    def __init__(
+        self, profile: Profile, labels: Labels, unused: Counter[str], inferred: Counter[str]
+    ) -> None:
+        self._profile = profile
+        self._labels = labels
+        self._unused = unused
+        self._inferred = inferred
+        self._tables: list[npt.NDArray[np.void]] = []
+        self._times: list[npt.NDArray[np.float64]] = []  # us, as the file has them
+        self._names: dict[str, tuple[int, bool]] = {}  # → label, is NCCL's
+        self._nccl: list[tuple[int, Event, Args]] = []  # row, kernel, its arguments
+        self._calls: dict[int, Args] = {}  # External id → arguments of record_param_comms
+        self._spans = Spans()
+        self._count = 0
+
+    def rows(self) -> npt.NDArray[np.void]:
+        """Return the rows of the file, rank and table not set."""
+        for events in self._profile.pick(_WANTED):
+            self._take(events)
+        base = int(self._profile.about.base_ns)
+        out = np.concatenate([empty_ops(), *self._tables])
+        out["start_ns"] += base
+        out["end_ns"] += base
+        self._communications(out)
+        times = np.concatenate([np.zeros(0), *self._times])
+        if self._spans.by_launch:
+            # Only what ran after a later step began can have been launched before it.
+            times = np.fmin(times, launches_of(self._profile, tuple(_DEVICE), self._counts))
+        out["iteration"] = self._spans.iterations(times)
         return out
-    out["start_ns"] = _ns([event.ts for event, _ in device]) + int(file.base_ns)
-    length = _ns([event.dur or 0 for event, _ in device])
-    out["end_ns"] = out["start_ns"] + length
-    out["time_ns"] = length
-    out["kind"] = [kind for _, kind in device]
-    out["stream"] = [as_int(event.tid) for event, _ in device]
-    names: dict[str, int] = {}
-    for event, _ in device:
-        if event.name not in names:
-            names[event.name] = labels.code("name", event.name.split("(", 1)[0])
-    out["name"] = [names[event.name] for event, _ in device]
-    nccl_names = {name for name in names if NCCL_KERNEL.match(name)}
-    annotations = _Annotations(file.events)
-    comms: dict[int, Args] | None = None
-    nccl = [i for i, (event, kind) in enumerate(device)
-            if kind == _COMPUTE and event.name in nccl_names]  # fmt: skip
-    for i in nccl:
-        event = device[i][0]
-        args = arguments(event)
-        if args.collective is None and args.in_nelems is None:
-            if comms is None:
-                comms = _comm_ops(file.events)
-            args = _linked(args, comms, inferred)
-        row = _communication(event, args, annotations, inferred)
-        for column, value in row.items():
-            out[column][i] = labels.code(column, value) if column in TEXT_COLUMNS else value
-    out["iteration"] = annotations.iterations([event for event, _ in device])
-    return out
+
+    @staticmethod
+    def _counts(event: Event) -> bool:
+        return event.ph == "X" and event.dur is not None and event.dur >= 0
+
+    def _take(self, events: list[Event]) -> None:
+        device = []
+        negative = 0
+        for event in events:
+            kind = _DEVICE.get(event.cat)
+            if kind is None:
+                if event.name == "record_param_comms":
+                    args = arguments(event)
+                    self._calls[as_int(args.external_id)] = args
+                else:
+                    self._spans.add(event)
+            elif event.ph == "X":
+                if event.dur is None or event.dur < 0:
+                    negative += 1
+                else:
+                    device.append((event, kind))
+        if negative:
+            self._unused["device event with a negative or no duration"] += negative
+        if not device:
+            return
+        out = empty_ops(len(device))
+        out["start_ns"] = _ns([event.ts for event, _ in device])
+        length = _ns([event.dur or 0 for event, _ in device])
+        out["end_ns"] = out["start_ns"] + length
+        out["time_ns"] = length
+        out["kind"] = [kind for _, kind in device]
+        out["stream"] = [as_int(event.tid) for event, _ in device]
+        codes = []
+        for i, (event, kind) in enumerate(device):
+            known = self._names.get(event.name)
+            if known is None:
+                code = self._labels.code("name", event.name.split("(", 1)[0])
+                known = self._names[event.name] = (code, bool(NCCL_KERNEL.match(event.name)))
+            codes.append(known[0])
+            if known[1] and kind == _COMPUTE:
+                args = arguments(event)
+                # What was decoded keeps the piece that it comes from.
+                event.args = msgspec.Raw()
+                self._nccl.append((self._count + i, event, args))
+        out["name"] = codes
+        self._count += len(device)
+        self._tables.append(out)
+        self._times.append(np.array([float(event.ts) for event, _ in device]))
+
+    def _communications(self, out: npt.NDArray[np.void]) -> None:
+        """Fill the columns of NCCL's kernels."""
+        kernels = []
+        for row, event, args in self._nccl:
+            bare = args.collective is None and args.in_nelems is None
+            full = _linked(args, self._calls, self._inferred) if bare else args
+            kernels.append((row, event, full, _kind(event, full)))
+        # Launches are looked up only for kernels that nothing on the device explains.
+        around = {
+            row: self._spans.on_device(event)
+            for row, event, _, kind in kernels
+            if kind == "unknown"
+        }
+        lost = {
+            as_int(args.correlation)
+            for row, _, args, kind in kernels
+            if kind == "unknown" and around[row] is None
+        }
+        if lost and self._spans.host:
+            found = launches(self._profile, lost)
+            for row, _, args, kind in kernels:
+                launch = found.get(as_int(args.correlation))
+                if kind == "unknown" and around[row] is None and launch is not None:
+                    around[row] = self._spans.on_host(*launch)
+        for row, event, args, kind in kernels:
+            named = torch_kind(around[row]) if kind == "unknown" else None
+            if named is not None:
+                self._inferred["kind taken from the annotation around kernel or launch"] += 1
+            for column, value in _columns(event, args, named or kind).items():
+                code = column in TEXT_COLUMNS
+                out[column][row] = self._labels.code(column, value) if code else value
 
 
 def _ns(us: list[int | float]) -> npt.NDArray[np.int64]:
@@ -187,108 +262,25 @@ def _ns(us: list[int | float]) -> npt.NDArray[np.int64]:
     return exact
 
 
-class _Annotations:
-    """Where PyTorch's "nccl:…" and "ProfilerStep#…" annotations are, on device and CPU.
-
-    A kernel's annotation is the device's around it, else the CPU's around its launch (found by
-    correlation id); of several the innermost. Launches are looked up only when they are needed.
-    """
-
-    def __init__(self, events: list[Event]) -> None:
-        self._device: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
-        self._host: dict[int, list[tuple[float, float, str]]] = defaultdict(list)
-        self._events = events
-        self._found: dict[int, tuple[int, float]] | None = None
-        device_steps: list[float] = []
-        host_steps: list[float] = []
-        for event in events:
-            # Most events are neither; their names are not looked at twice.
-            if event.cat not in _ANNOTATIONS:
-                continue
-            on_device = event.cat == "gpu_user_annotation"
-            if event.name.startswith("nccl:"):
-                where = self._device if on_device else self._host
-                span = (float(event.ts), float(event.ts + (event.dur or 0)), event.name)
-                where[as_int(event.tid)].append(span)
-            elif event.name.startswith("ProfilerStep"):
-                (device_steps if on_device else host_steps).append(float(event.ts))
-        self.by_launch = not device_steps
-        self.steps = np.array(sorted(set(device_steps or host_steps)))
-
-    @property
-    def launches(self) -> dict[int, tuple[int, float]]:
-        """Correlation id → (thread, time) of launches."""
-        if self._found is None:
-            self._found = {}
-            for event in self._events:
-                if event.cat in _RUNTIME:
-                    correlation = correlation_of(event)
-                    if correlation >= 0:
-                        self._found[correlation] = (as_int(event.tid), float(event.ts))
-        return self._found
-
-    def of(self, event: Event, correlation: int) -> str | None:
-        """Return the annotation of a kernel, None if there is none."""
-        found = _around(self._device.get(as_int(event.tid), ()), float(event.ts))
-        if found is None and self._host and correlation in self.launches:
-            thread, at = self.launches[correlation]
-            found = _around(self._host.get(thread, ()), at)
-        return found
-
-    def iterations(self, device: list[Event]) -> npt.NDArray[np.int64]:
-        """Return the step of each device event, -1 before the first or where there is none."""
-        if not len(self.steps):
-            return np.full(len(device), -1)
-        at = np.array([float(event.ts) for event in device])
-        if self.by_launch and len(self.steps) > 1:
-            # Only what ran after a later step began can have been launched before it.
-            launches = self.launches
-            for i, event in enumerate(device):
-                launch = launches.get(correlation_of(event))
-                if launch is not None:
-                    at[i] = min(at[i], launch[1])
-        found: npt.NDArray[np.int64] = np.searchsorted(self.steps, at, side="right") - 1
-        return found
-
-
-def _around(spans: Sequence[tuple[float, float, str]], at: float) -> str | None:
-    """Return the shortest span's name that contains a time."""
-    inside = [span for span in spans if span[0] <= at <= span[1]]
-    return min(inside, key=lambda span: span[1] - span[0])[2] if inside else None
-
-
-def _comm_ops(events: list[Event]) -> dict[int, Args]:
-    """Return External id → arguments of the CPU side's record_param_comms."""
-    found = {}
-    for event in events:
-        if event.name == "record_param_comms":
-            args = arguments(event)
-            found[as_int(args.external_id)] = args
-    return found
-
-
-def _linked(args: Args, comms: dict[int, Args], inferred: Counter[str]) -> Args:
+def _linked(args: Args, calls: dict[int, Args], inferred: Counter[str]) -> Args:
     """Return the arguments of the CPU operation that launched a kernel, if they say more."""
-    linked = comms.get(as_int(args.external_id))
+    linked = calls.get(as_int(args.external_id))
     if linked is None or linked.collective is None:
         return args
     inferred["metadata taken from the CPU operation"] += 1
-    linked.grid, linked.stream, linked.correlation = args.grid, args.stream, args.correlation
-    return linked
+    return msgspec.structs.replace(
+        linked, grid=args.grid, stream=args.stream, correlation=args.correlation
+    )
 
 
-def _communication(
-    event: Event, args: Args, annotations: _Annotations, inferred: Counter[str]
-) -> dict[str, Any]:
+def _kind(event: Event, args: Args) -> str:
+    """Return the kind that a kernel's arguments, else its name, state."""
+    named = torch_kind(str(args.collective) if args.collective is not None else None)
+    return kernel_kind(event.name) if named is None else named
+
+
+def _columns(event: Event, args: Args, kind: str) -> dict[str, Any]:
     """Return the columns of one NCCL kernel."""
-    kind = torch_kind(str(args.collective) if args.collective is not None else None)
-    if kind is None:
-        kind = kernel_kind(event.name)
-        if kind == "unknown":
-            found = torch_kind(annotations.of(event, as_int(args.correlation)))
-            if found is not None:
-                kind = found
-                inferred["kind taken from the annotation around kernel or launch"] += 1
     algorithm, protocol = kernel_choice(event.name)
     n = as_int(args.group_size)
     dtype = dtype_index(str(args.dtype)) if args.dtype is not None else -1

@@ -1,19 +1,25 @@
-"""One Kineto (PyTorch profiler) JSON file, decoded straight into typed records.
+"""One Kineto (PyTorch profiler) JSON file, read piece by piece into typed records.
 
-Only the fields GENIE uses are decoded; msgspec skips the rest without making objects, so integers
-beyond 64 bits in unused fields do no harm. Files of old profilers hold JSON that is not JSON
-(a comma before a bracket, a key without a value); those are mended and read again.
+A file is never held whole, so that one larger than memory can be read: of each piece the events
+that are asked for are picked by category or name (`genie._core.events`), and only those are
+decoded, and of them only the fields GENIE uses; integers beyond 64 bits in other fields do no
+harm. Files of old profilers hold JSON that is not JSON (a comma before a bracket, a key without a
+value); the events of such a piece are mended and read again. Events that are passed over are not
+checked to be JSON.
 """
 
 from __future__ import annotations
 
-import gc
+import gzip
 import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
-from genie.compare.truth.load import read_bytes
+from genie._core.events import Picker
 from genie.errors import CompareError
 
 Number = int | float
@@ -79,42 +85,135 @@ class Distributed(msgspec.Struct):
 
 
 class File(msgspec.Struct):
-    """A whole file."""
+    """What a file says beside its events."""
 
-    events: list[Event] = msgspec.field(name="traceEvents")
     distributed: Distributed | None = msgspec.field(default=None, name="distributedInfo")
     base_ns: Number = msgspec.field(default=0, name="baseTimeNanoseconds")
 
 
 _FILE = msgspec.json.Decoder(File)
+_EVENTS = msgspec.json.Decoder(list[Event])
 _ARGS = msgspec.json.Decoder(Args, strict=False)
 _ANY = msgspec.json.Decoder()
 
+_LIST = re.compile(rb'"traceEvents"\s*:\s*\[')
 _TRAILING = re.compile(rb",(\s*[\]}])")
 _EMPTY_VALUE = re.compile(rb":(\s*[,}])")
 _NOT_NUMBERS = re.compile(rb":\s*(-?(?:nan|inf|infinity))\b", re.IGNORECASE)
 
+#: Bytes read at once; memory is a small multiple of it, whatever the size of the file.
+PIECE = 1 << 22
+
 
 def is_kineto(data: bytes) -> bool:
-    """Return whether a file's content looks like a Chrome trace of a profiler."""
+    """Return whether a file's content (or the head of it) looks like a profiler's trace."""
     return b'"traceEvents"' in data
 
 
-def decode(path: Path, data: bytes | None = None) -> File:
-    """Return a file's events.
+class Profile:
+    """A file that can be gone through more than once, each time for other events.
 
-    Raises:
-        CompareError: Not JSON even after mending, or no trace.
+    Attributes:
+        path: The file.
+        events: Events in it, known after the first time.
     """
-    data = read_bytes(path) if data is None else data
-    # Collecting while hundreds of thousands of records are made is most of the time otherwise.
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        return _decode(path, data)
-    finally:
-        if was:
-            gc.enable()
+
+    def __init__(self, path: Path, piece: int = PIECE) -> None:
+        self.path = path
+        self.events = 0
+        self._piece = piece
+        self._about: File | None = None
+
+    @property
+    def about(self) -> File:
+        """What the file says beside its events; known when `pick` has gone through it."""
+        if self._about is None:
+            for _ in self.pick({}):
+                pass
+        assert self._about is not None
+        return self._about
+
+    def pick(self, wanted: Mapping[str, Sequence[str]]) -> Iterator[list[Event]]:
+        """Yield the events that have one of these members, in the file's order.
+
+        Args:
+            wanted: Key → values, as `genie._core.events.Picker` takes them.
+
+        Raises:
+            CompareError: Unreadable, damaged, cut short, or not JSON even after mending.
+        """
+        picker = Picker(wanted)
+        self.events = 0
+        try:
+            with self._open() as file:
+                head, rest = self._head(file)
+                while True:
+                    found, seen, at, ended = picker.pick(rest)
+                    self.events += seen
+                    if len(found) > 2:
+                        yield self._decode(found)
+                    rest = rest[at:]
+                    if ended:
+                        break
+                    more = file.read(max(self._piece, len(rest)))
+                    if not more:
+                        raise self._error(f"the file ends after {self.events} whole events")
+                    rest += more
+                self._about = self._outside(head + rest + file.read())
+        except ValueError as error:
+            raise self._error(str(error)) from error
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise CompareError(
+                f"{self.path}: damaged gzip: {error}", path=str(self.path)
+            ) from error
+        except OSError as error:
+            raise CompareError(f"{self.path}: {error.strerror}", path=str(self.path)) from error
+
+    def _open(self) -> BinaryIO | gzip.GzipFile:
+        with open(self.path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        return gzip.open(self.path) if packed else open(self.path, "rb")
+
+    def _head(self, file: BinaryIO | gzip.GzipFile) -> tuple[bytes, bytes]:
+        """Return what comes before the first event, and what was read beyond."""
+        data = b""
+        while True:
+            more = file.read(max(self._piece, len(data)))
+            searched = max(0, len(data) - 64)
+            data += more
+            match = _LIST.search(data, searched)
+            if match:
+                return data[: match.end()], data[match.end() :]
+            if not more:
+                raise self._error("no list of traceEvents")
+
+    def _decode(self, found: bytes) -> list[Event]:
+        try:
+            return _EVENTS.decode(found)
+        except msgspec.DecodeError:
+            pass
+        try:
+            return _EVENTS.decode(mend(found))
+        except msgspec.DecodeError as error:
+            raise self._error(f"after event {self.events}: {error}") from error
+
+    def _outside(self, text: bytes) -> File:
+        """Decode what is around the events; `text` lacks only the bracket that closed them."""
+        match = _LIST.search(text)
+        assert match is not None
+        text = text[: match.end()] + b"]" + text[match.end() :]
+        try:
+            return _FILE.decode(text)
+        except msgspec.DecodeError:
+            pass
+        try:
+            return _FILE.decode(mend(text))
+        except msgspec.DecodeError as error:
+            raise self._error(f"beside its events: {error}") from error
+
+    def _error(self, what: str) -> CompareError:
+        return CompareError(f"{self.path}: not a readable profiler trace: {what}",
+                            path=str(self.path))  # fmt: skip
 
 
 def mend(data: bytes) -> bytes:
@@ -125,19 +224,6 @@ def mend(data: bytes) -> bytes:
     mended = _NOT_NUMBERS.sub(b": null", data)
     mended = _EMPTY_VALUE.sub(rb": null\1", mended)
     return _TRAILING.sub(rb"\1", mended)
-
-
-def _decode(path: Path, data: bytes) -> File:
-    try:
-        return _FILE.decode(data)
-    except msgspec.DecodeError:
-        pass
-    try:
-        return _FILE.decode(mend(data))
-    except msgspec.DecodeError as error:
-        raise CompareError(f"{path}: not a readable profiler trace: {error}", path=str(path)) from (
-            error
-        )
 
 
 def arguments(event: Event) -> Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -34,6 +35,10 @@ ORDER = (
 )
 
 
+#: Bytes at the beginning of a file by which a profile is known.
+HEAD = 1 << 20
+
+
 def read_bytes(path: Path) -> bytes:
     """Return a file's content, unpacked if it is gzip under any name.
 
@@ -50,6 +55,21 @@ def read_bytes(path: Path) -> bytes:
         except (OSError, EOFError) as error:
             raise CompareError(f"{path}: damaged gzip: {error}", path=str(path)) from error
     return data
+
+
+def _head(path: Path) -> bytes:
+    """Return the first `HEAD` bytes of a file's content, all of a shorter one's."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(HEAD)
+        if data[:2] != b"\x1f\x8b":
+            return data
+        with gzip.open(path) as unpacked:
+            return unpacked.read(HEAD)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise CompareError(f"{path}: damaged gzip: {error}", path=str(path)) from error
+    except OSError as error:
+        raise CompareError(f"{path}: {error.strerror}", path=str(path)) from error
 
 
 @dataclass(frozen=True)
@@ -96,11 +116,7 @@ def _read(files: list[Path], source: Path) -> Truth:
     refused: list[CompareError] = []
     for path in files:
         try:
-            item = identify(path)
-            # Contents of a set of profiles are read again one by one, not kept together.
-            if item.format == "kineto" and len(files) > 1:
-                item = replace(item, content=None)
-            found.append(item)
+            found.append(identify(path))
         except CompareError as error:
             refused.append(error)
     if not found:
@@ -135,13 +151,18 @@ def identify(path: Path) -> Found:
     """
     from genie.compare.truth import kineto_file, nsys
 
-    data = read_bytes(path)
-    if not data or data.isspace():
-        raise CompareError(f"{path}: the file is empty", path=str(path))
+    data = _head(path)
     if data.startswith(nsys.MAGIC):
         return Found(path, "nsys-sqlite", None)
     if kineto_file.is_kineto(data) and not _is_plugin_head(data):
-        return Found(path, "kineto", data)
+        # Profiles can be larger than memory: they are read piece by piece later.
+        return Found(path, "kineto", None)
+    if len(data) >= HEAD:
+        data = read_bytes(path)
+    if not data or data.isspace():
+        raise CompareError(f"{path}: the file is empty", path=str(path))
+    if kineto_file.is_kineto(data) and not _is_plugin_head(data):
+        return Found(path, "kineto", None)
     text = data.decode(errors="replace")
     if text.lstrip()[:1] in ("{", "["):
         return _json(path, text)
@@ -229,8 +250,7 @@ def _text(path: Path, text: str) -> Found:
 def _kineto(items: list[Found], source: Path) -> Truth:
     from genie.compare.truth import kineto
 
-    data = {item.path: item.content for item in items if item.content is not None}
-    return kineto.read([item.path for item in items], source, data)
+    return kineto.read([item.path for item in items], source)
 
 
 def _host(items: list[Found], source: Path) -> Truth:
