@@ -48,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--warmup", type=int, default=0, help="default %(default)s")
     parser.add_argument("--time-scale", type=float, default=1.0, help="factor on compute time")
     parser.add_argument("--no-gpu-model", action="store_true", help="leave the GPU-time model out")
+    parser.add_argument(
+        "--counter-interval",
+        default="1s",
+        metavar="TIME",
+        help="read the NICs' counters this often during the run; 0s only before and "
+        "after it (default %(default)s)",
+    )
     parser.add_argument("--perfetto", metavar="DIR", help="write a Chrome/Perfetto trace per rank")
     common.add_output(parser)
     common.add_json(parser)
@@ -74,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         time_scale=args.time_scale,
         gpu=GpuModel.off() if args.no_gpu_model else None,
         timeout=parse_time(args.timeout) / 1e9,
+        counter_interval=parse_time(args.counter_interval) / 1e9,
         progress=common.progress_bar("replay"),
         on_error="record",
     )

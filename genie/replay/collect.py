@@ -10,7 +10,9 @@ import numpy.typing as npt
 from genie.replay import tables
 from genie.replay.assemble import assemble, merge, plan_manifest
 from genie.replay.clocks import clock_identity
+from genie.replay.nic_counters import MEANINGS
 from genie.replay.recording import Recording
+from genie.replay.sampler import MAX_SAMPLES, SAMPLE
 
 if TYPE_CHECKING:
     from genie.errors import GenieError
@@ -110,22 +112,37 @@ def _health(control: Control) -> npt.NDArray[np.void]:
 
 
 def _counters(outcome: Outcome) -> tuple[npt.NDArray[np.void], Labels]:
-    rows = [
-        (worker, *row)
-        for worker, result in enumerate(outcome.results)
-        if result.done is not None
-        for row in result.done.counters
-    ]
-    table = tables.empty("counters", len(rows))
+    """Return every worker's readings, sorted by worker, series and time."""
     devices: dict[str, int] = {}
     names: dict[str, int] = {}
-    for out, (worker, device, name, before, after) in zip(table, rows, strict=True):
-        out["worker"], out["before"], out["after"] = worker, before, after
-        out["device"] = devices.setdefault(device, len(devices))
-        out["name"] = names.setdefault(name, len(names))
-    return table, {
+    meanings: dict[str, int] = {}
+    parts = [tables.empty("counters")]
+    for worker, result in enumerate(outcome.results):
+        if result.done is None or "counters" not in result.blobs:
+            continue
+        found = np.frombuffer(result.blobs["counters"], dtype=SAMPLE)
+        found = found[np.argsort(found["series"], kind="stable")]
+        series = result.done.series
+        out = tables.empty("counters", len(found))
+        out["worker"], out["value"] = worker, found["value"]
+        for column, codes, texts in (
+            ("device", devices, [device for device, _ in series]),
+            ("name", names, [name for _, name in series]),
+            ("meaning", meanings, [MEANINGS.get(name, "") for _, name in series]),
+        ):
+            lookup = np.array([codes.setdefault(text, len(codes)) for text in texts], dtype="i4")
+            out[column] = lookup[found["series"]] if len(found) else 0
+        out["time_ns"] = result.clock.correct(
+            found["t_ns"] - result.done.start_ns, result.done.start_ns, outcome.started_ns
+        )
+        out["delta"] = 0
+        same = found["series"][1:] == found["series"][:-1]
+        out["delta"][1:][same] = np.diff(found["value"])[same]
+        parts.append(out)
+    return np.concatenate(parts), {
         ("counters", "device"): tuple(devices),
         ("counters", "name"): tuple(names),
+        ("counters", "meaning"): tuple(meanings),
     }
 
 
@@ -189,6 +206,11 @@ def _dropped(control: Control) -> list[str]:
             out.append(
                 f"{control.names[worker]}: {ops} rows of ops and {messages} of messages "
                 "did not fit into its log"
+            )
+        if result.done is not None and result.done.counters_full:
+            out.append(
+                f"{control.names[worker]}: {MAX_SAMPLES} changes of counters were kept, then only "
+                "the last values"
             )
     return out
 

@@ -70,6 +70,7 @@ class Settings:
     time_scale: float = 1.0
     timeout: float = 60.0
     log_messages: str = "network"
+    counter_interval: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
     address: str = ""
     """Where workers without a nic listen for each other; "": where they reach the coordinator."""
@@ -277,6 +278,7 @@ class Control:
                     ),
                     compress=hello.clock != clock_identity(),
                     options=self.settings.options,
+                    counter_interval=self.settings.counter_interval,
                 ),
             )
             shard = self.plan.shard(worker).to_bytes()

@@ -5,43 +5,49 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from genie.replay.hostinfo import counters, cpu_times
+from genie.replay.hostinfo import cpu_times
+from genie.replay.nic_counters import counters
+from genie.replay.sampler import Sampler
 
 if TYPE_CHECKING:
     from genie.replay.carrier import Carrier
 
 
 class Meter:
-    """Reads CPU times and counters around a run; made just before it."""
+    """Reads CPU times and counters around a run, and counters during it; made just before it.
 
-    def __init__(self, carrier: Carrier | None) -> None:
+    Args:
+        carrier: The worker's transport.
+        interval_s: Seconds between readings of the counters during the run; 0: none.
+        start_ns: CLOCK_MONOTONIC of the start barrier.
+        cores: Where the reading thread may run.
+    """
+
+    def __init__(
+        self,
+        carrier: Carrier | None,
+        interval_s: float = 0.0,
+        start_ns: int = 0,
+        cores: set[int] | None = None,
+    ) -> None:
         self._carrier = carrier
         self._devices = carrier.counted_devices() if carrier else ()
-        self._before = self._read()
-        self._after = self._before
+        self.sampler = Sampler(
+            self._all, lambda: counters(self._devices), interval_s, start_ns, cores
+        )
         self._cpu_before = cpu_times()
         self._cpu_after = self._cpu_before
         self.end_ns = time.monotonic_ns()
 
-    def _read(self) -> dict[tuple[str, str], int]:
-        found = counters(self._devices)
-        if self._carrier is not None:
-            found |= self._carrier.counters()
-        return found
+    def _all(self) -> dict[tuple[str, str], int]:
+        """Return the kernel's counters and the transport's own."""
+        return counters(self._devices) | (self._carrier.counters() if self._carrier else {})
 
     def stop(self) -> None:
         """Read again, just after the run."""
         self.end_ns = time.monotonic_ns()
         self._cpu_after = cpu_times()
-        self._after = self._read()
-
-    def counters(self) -> tuple[tuple[str, str, int, int], ...]:
-        """Return (device, counter, before, after) of what was there both times."""
-        return tuple(
-            (device, name, self._before[device, name], value)
-            for (device, name), value in sorted(self._after.items())
-            if (device, name) in self._before
-        )
+        self.sampler.stop()
 
     def row(self, engine: dict[str, Any]) -> dict[str, float]:
         """Return the columns of table `health` that a worker itself knows.

@@ -1,8 +1,7 @@
-"""What a process finds out about the machine it runs on: cores, CPU time, counters."""
+"""What a process finds out about the machine it runs on: cores, CPU time, interfaces."""
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import resource
@@ -14,15 +13,6 @@ from genie.errors import GenieError
 
 _NET = Path("/sys/class/net")
 _RDMA = Path("/sys/class/infiniband")
-#: Of /proc/net/snmp and /proc/net/netstat: what tells of loss and congestion.
-_TCP = (
-    ("/proc/net/snmp", "Tcp", ("RetransSegs", "InErrs", "OutRsts")),
-    (
-        "/proc/net/netstat",
-        "TcpExt",
-        ("TCPLostRetransmit", "TCPTimeouts", "TCPFastRetrans", "TCPBacklogDrop", "ListenDrops"),
-    ),
-)
 
 
 def usable_cores() -> int:
@@ -148,53 +138,6 @@ def cpu_times() -> CpuTimes:
         round(mine.ru_utime * 1e9), round(mine.ru_stime * 1e9), mine.ru_nivcsw,
         sum(ticks) - idle, sum(ticks),
     )  # fmt: skip
-
-
-def counters(devices: tuple[str, ...]) -> dict[tuple[str, str], int]:
-    """Return (device, counter) → value of network interfaces, RDMA devices and TCP.
-
-    Args:
-        devices: Names of interfaces or RDMA devices ("mlx5_0" or "mlx5_0:1").
-    """
-    found: dict[tuple[str, str], int] = {}
-    for device in devices:
-        name, _, port = device.partition(":")
-        if (_NET / name).exists():
-            _read_folder(found, device, _NET / name / "statistics")
-        elif (_RDMA / name).exists():
-            base = _RDMA / name / "ports" / (port or "1")
-            _read_folder(found, device, base / "counters")
-            _read_folder(found, device, base / "hw_counters")
-    for path, prefix, names in _TCP:
-        values = _proc_net(path, prefix)
-        for name in names:
-            if name in values:
-                found["tcp", name] = values[name]
-    return found
-
-
-def _read_folder(found: dict[tuple[str, str], int], device: str, folder: Path) -> None:
-    try:
-        files = sorted(folder.iterdir())
-    except OSError:
-        return
-    for file in files:
-        try:
-            found[device, file.name] = int(file.read_text())
-        except (OSError, ValueError):
-            continue
-
-
-def _proc_net(path: str, prefix: str) -> dict[str, int]:
-    """Return one protocol's counters: a line of names, then a line of values."""
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return {}
-    for names, values in itertools.pairwise(lines):
-        if names.startswith(prefix + ":") and values.startswith(prefix + ":"):
-            return dict(zip(names.split()[1:], map(int, values.split()[1:]), strict=False))
-    return {}
 
 
 def interface_of(address: str) -> str:

@@ -26,7 +26,7 @@ import msgspec
 from genie.errors import GenieError, LaunchError
 
 #: Raised when the messages change; compared before anything else.
-PROTOCOL = 1
+PROTOCOL = 2
 #: Payload bytes of one Chunk, below frames.MAX_FRAME.
 CHUNK = 256 << 10
 
@@ -79,6 +79,8 @@ class Setup(Message, frozen=True):
     compress: bool = False
     """Whether tables are compressed on their way back (not on one host)."""
     options: dict[str, Any] = {}
+    counter_interval: float = 0.0
+    """Seconds between readings of the counters during the run; 0: before and after it only."""
 
 
 class Blob(Message, frozen=True):
@@ -158,8 +160,10 @@ class Done(Message, frozen=True):
     """Rows of ops and of messages beyond the limits."""
     health: dict[str, float] = {}
     """Columns of table health."""
-    counters: tuple[tuple[str, str, int, int], ...] = ()
-    """Device, counter, value before, value after."""
+    series: tuple[tuple[str, str], ...] = ()
+    """(device, counter) of each series number in blob "counters"."""
+    counters_full: bool = False
+    """Whether there were more changes of counters than are kept."""
     failures: tuple[dict[str, Any], ...] = ()
     """Columns of table failures, text as text."""
     failures_more: int = 0

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genie.replay.bandwidth import algbw_gbps, bus_factor
+from genie.replay.record_counters import counters_line
 from genie.replay.record_health import cpu_limits, health_line
 from genie.replay.tables import COLLECTIVES, KINDS, N_COLLECTIVES
 from genie.units import format_size, format_time
@@ -166,8 +167,7 @@ def _align(rows: list[tuple[str, ...]], left: int) -> list[str]:
 
 
 def _notes(rec: Recording) -> list[str]:
-    line = health_line(rec)
-    out = [line] if line else []
+    out = [line for line in (health_line(rec), counters_line(rec)) if line]
     out += [f"warning: {text}" for text in rec.manifest.get("warnings", ())]
     limits = cpu_limits(rec)
     if limits:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genie.errors import InputError, RecordError
-from genie.replay import record_io, record_summary
+from genie.replay import record_counters, record_io, record_summary
 from genie.replay.tables import KINDS, N_COLLECTIVES, TABLES, dtype_of, empty, text_columns
 from genie.units import format_time
 
@@ -83,8 +83,12 @@ class Recording:
 
     @property
     def counters(self) -> npt.NDArray[np.void]:
-        """Kernel and device counters before and after the run."""
+        """Kernel and device counters before, during and after the run, sorted by time in each."""
         return self.tables["counters"]
+
+    def counter_changes(self) -> npt.NDArray[np.void]:
+        """Return worker, device, name, meaning (codes), before, after, delta of every counter."""
+        return record_counters.changes(self)
 
     @property
     def failures(self) -> npt.NDArray[np.void]:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from genie.replay.recording import Recording
     from genie.trace import Trace
 
+#: A reading takes up to some ms; more often it would be the load that is measured.
+MIN_COUNTER_INTERVAL = 0.001
+
 
 def replay(
     trace: Trace | Plan,
@@ -38,6 +41,7 @@ def replay(
     progress: Callable[[int, int], None] | bool | None = None,
     timeout: float = 60.0,
     log_messages: bool = True,
+    counter_interval: float = 1.0,
     on_error: Literal["raise", "record"] = "raise",
     options: dict[str, Any] | None = None,
 ) -> Recording:
@@ -60,6 +64,8 @@ def replay(
         timeout: Seconds for workers to start and to connect, and without any progress in the run
             (beyond the longest compute between two communications of the trace).
         log_messages: Keep the `messages` table.
+        counter_interval: Seconds between readings of the NICs' counters during the run (table
+            `counters`), by a thread of each worker; 0 reads before and after it only.
         on_error: What to do when a run that had begun fails or is interrupted: "raise" the error,
             whose `recording` attribute holds what was recorded, or return ("record") that
             Recording, marked incomplete.
@@ -80,6 +86,11 @@ def replay(
         raise InputError(f"on_error is 'raise' or 'record', not {on_error!r}")
     if iterations < 1 or warmup < 0 or not 0 <= time_scale <= 1e6 or not timeout > 0:
         raise InputError("iterations >= 1, warmup >= 0, time_scale 0 to 1e6, timeout > 0, please")
+    if counter_interval and not MIN_COUNTER_INTERVAL <= counter_interval < 1e6:
+        raise InputError(
+            f"counter_interval is {counter_interval:g} s: 0 (off) or {MIN_COUNTER_INTERVAL:g} "
+            "and more, please"
+        )
     ends = parse_endpoints(endpoints)
     who = role()
     if who is not None and who.size != len(ends):
@@ -97,6 +108,7 @@ def replay(
     settings.iterations, settings.warmup, settings.time_scale = iterations, warmup, time_scale
     settings.timeout = timeout
     settings.log_messages = "network" if log_messages else "none"
+    settings.counter_interval = counter_interval
     settings.options = _options(settings.transport, made, options or {})
     bar = make_progress(progress, "replay")
     control = _control(made, ends, settings, bar, who)

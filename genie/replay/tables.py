@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 #: Version of the folder format; raised when a reader of the older version would misread it.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: Labels of `ops.kind`; the first ten are the codes of `genie.trace.Coll`.
 KINDS: tuple[str, ...] = (
@@ -106,10 +106,12 @@ TABLES: dict[str, tuple[Column, ...]] = {
     ),
     "counters": (
         Column("worker", "i4", "", "index of the endpoint"),
-        _text("device", "network interface, RDMA device, or 'tcp'"),
+        _text("device", "network interface, RDMA device, 'tcp' (whole host), or the transport"),
         _text("name", "counter, as the kernel names it"),
-        Column("before", "i8", "", "value at the start barrier"),
-        Column("after", "i8", "", "value at the end"),
+        _text("meaning", "retransmit, timeout, out_of_sequence, rnr, cnp, ecn, drop, pause, ''"),
+        Column("time_ns", "i8", "ns", "when it was read; before the start barrier: below 0"),
+        Column("value", "i8", "", "what it said; between first and last only changes have a row"),
+        Column("delta", "i8", "", "value minus that of the row before; 0 in the first"),
     ),
     "failures": (
         Column("worker", "i4", "", "index of the endpoint"),

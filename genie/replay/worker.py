@@ -128,9 +128,10 @@ class Worker:
             carrier.connect(peers.listen, self.secret, setup.timeout)
             engine.set_transport(carrier.transport.capsule)
         member.send(Connected(time.monotonic() - began))
+        cores = os.sched_getaffinity(0)
         pinned = pin(carrier.devices, *setup.place) if carrier and setup.spin else ""
         start = member.receive(Start, None)
-        meter = Meter(carrier)
+        meter = Meter(carrier, setup.counter_interval, start.t_ns, cores)
         self._engine = engine
         done, blobs = self._drive(engine, shard, setup, start.t_ns, meter, carrier, pinned)
         member.send(done)
@@ -165,6 +166,7 @@ class Worker:
             "ops": engine.ops(),
             "messages": engine.messages(),
             "connections": engine.connections(),
+            "counters": meter.sampler.samples(),
         }
         names = {rank.rank: rank.names for rank in shard.ranks}
         failures = _failures(engine, carrier, shard)
@@ -180,7 +182,8 @@ class Worker:
             ),
             dropped=engine.dropped,
             health=meter.row(engine.health()),
-            counters=meter.counters(),
+            series=meter.sampler.series,
+            counters_full=meter.sampler.full,
             failures=tuple(failures[:MAX_FAILURES]),
             failures_more=engine.failures_more + max(0, len(failures) - MAX_FAILURES),
             waits=_waits(engine) if status != "done" else (),

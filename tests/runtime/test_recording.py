@@ -105,7 +105,7 @@ def test_round_trip(tmp_path):
             )
     assert back.labels == rec.labels
     assert {k: back.manifest[k] for k in rec.manifest} == rec.manifest
-    assert back.manifest["schema_version"] == 1
+    assert back.manifest["schema_version"] == 2
     assert back.collectives().tobytes() == rec.collectives().tobytes()
 
 
@@ -180,9 +180,9 @@ def test_versions(tmp_path):
     path = tmp_path / "run" / "manifest.json"
     document = json.loads(path.read_text())
     path.write_text(json.dumps(document | {"schema_version": 99}))
-    with pytest.raises(RecordVersionError, match=r"version 99.*knows 1") as caught:
+    with pytest.raises(RecordVersionError, match=r"version 99.*knows 2") as caught:
         Recording.load(tmp_path / "run")
-    assert (caught.value.found, caught.value.known) == (99, 1)
+    assert (caught.value.found, caught.value.known) == (99, 2)
     for text in ("{", "[]", '{"format": "other"}', '{"format": "genie-recording"}', "\xff"):
         path.write_bytes(text.encode("latin-1"))
         with pytest.raises(RecordError):

@@ -45,7 +45,7 @@ def check(out: Path, ends: list[str]) -> None:
         (rec.column("counters", "name") == "tx_bytes") & (rec.column("counters", "device") == "e0")
     ]
     sent = rec.messages["nbytes"][rec.messages["direction"] == 0].sum()
-    assert (tx["after"] - tx["before"]).sum() > sent
+    assert tx["delta"].sum() > sent
 
 
 def test_srun_starts_workers_in_an_allocation(slurm, tmp_path):

@@ -62,9 +62,6 @@ def replay(run: dict[str, Any], folder: Path) -> dict[str, Any]:
         timeout=150.0,
         progress=False,
     )
-    counters: dict[str, int] = {}
-    for row in recording.to_pandas("counters").to_dict("records") if run.get("counters") else ():
-        counters[f"{row['device']} {row['name']}"] = int(row["after"]) - int(row["before"])
     return {
         "seconds": time.monotonic() - began,
         "complete": bool(recording.manifest["complete"]),
@@ -73,7 +70,6 @@ def replay(run: dict[str, Any], folder: Path) -> dict[str, Any]:
         "unfinished": int((recording.messages["completed_ns"] < 0).sum()),
         "unposted": int((recording.messages["posted_ns"] < 0).sum()),
         "devices": recording.manifest["devices"],
-        "counters": counters,
     }
 
 
