@@ -26,6 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PERCENT",
         help="exit 3 when the largest |median error| of a collective is above",
     )
+    parser.add_argument(
+        "--fault",
+        nargs=3,
+        action="append",
+        default=[],
+        metavar=("NAME", "RUN", "TRUTH"),
+        help="both with the same fault (repeat for each): RUN and TRUTH above are then the healthy "
+        "ones, and the slowdowns are compared (L3)",
+    )
     common.add_json(parser)
 
 
@@ -37,7 +46,11 @@ def run(args: argparse.Namespace) -> int:
     if args.fail_above is not None and not args.fail_above >= 0:
         raise InputError(f"--fail-above {args.fail_above}: expected a percentage from 0 on")
     common.check_report(args)
-    comparison = compare(load_truth(args.run), load_truth(args.truth))
+    names = [name for name, _, _ in args.fault]
+    if len(set(names)) < len(names):
+        raise InputError(f"--fault: a name is given twice: {', '.join(names)}")
+    faults = {name: (load_truth(run), load_truth(truth)) for name, run, truth in args.fault}
+    comparison = compare(load_truth(args.run), load_truth(args.truth), faults=faults)
     if args.output:
         comparison.save(args.output, force=args.force)
     if args.json:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from genie.compare.align import HOW, Alignment
 from genie.compare.align import align as align_runs
 from genie.compare.clocks import on_one_clock
-from genie.compare.metrics import collective, messages, shape, step
+from genie.compare.metrics import collective, messages, sensitivity, shape, step
 from genie.compare.metrics.collective import BANDS
 from genie.compare.metrics.path import path_parts
 from genie.compare.periods import with_iterations
@@ -38,6 +38,7 @@ class Comparison:
         alignment: Matched operations and what has no partner.
         health: The replay's own error, by name (empty when the replay is not a Recording).
         provenance: Both sides' origin.
+        faults: Fault → replay and truth with it, for L3.
     """
 
     replay: Truth
@@ -45,6 +46,7 @@ class Comparison:
     alignment: Alignment
     health: dict[str, float] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
+    faults: dict[str, tuple[Truth, Truth]] = field(default_factory=dict)
 
     @property
     def pairs(self) -> npt.NDArray[np.void]:
@@ -79,10 +81,14 @@ class Comparison:
         return {"replay": path_parts(self.replay), "truth": path_parts(self.truth)}
 
     @cached_property
-    def shape(self) -> dict[str, dict[str, float]]:
-        """Distances between the shapes of traffic, empty where a side has no messages."""
-        ours, other = shape.traffic_shape(self.replay), shape.traffic_shape(self.truth)
-        return shape.shape_distances(ours, other) if ours and other else {}
+    def sensitivity(self) -> dict[str, sensitivity.Sensitivity]:
+        """L3 by quantity ("step", "collectives"); empty without faults."""
+        return sensitivity.of_runs((self.replay, self.truth), self.faults)
+
+    @cached_property
+    def shape(self) -> dict[str, dict[str, dict[str, float]]]:
+        """NIC → distances between the shapes of traffic; empty where a side has no messages."""
+        return shape.compare_shapes(self.replay, self.truth)
 
     def worst(self) -> float:
         """Return the largest |median error| over kinds and bands with at least one pair."""
@@ -122,6 +128,7 @@ class Comparison:
             "L1": {"overall": self.overall, "by_band": rows},
             "L2": self.step,
             "critical_path_ns": self.path,
+            "L3": {name: asdict(found) for name, found in self.sensitivity.items()},
             "shape": self.shape,
             "health": self.health,
             "provenance": self.provenance,
@@ -168,6 +175,7 @@ def compare(
     recording: Recording | Truth,
     truth: Truth | Recording,
     *,
+    faults: Mapping[str, tuple[Recording | Truth, Recording | Truth]] | None = None,
     align: Callable[[Truth, Truth], Alignment] | None = None,
 ) -> Comparison:
     """Compare a replay with ground truth, or any two runs.
@@ -175,22 +183,17 @@ def compare(
     Args:
         recording: A `Recording` of a replay or simulation (or Truth tables).
         truth: From `genie.load_truth`, or another `Recording`.
+        faults: Fault → (replay, truth) with that fault in both worlds, for L3: the first two
+            are then the runs without one.
         align: Another way to match operations.
 
     Raises:
         NothingMatchedError: The two have no operation in common.
+        CompareError: A fault slows nothing that both worlds time.
     """
-    from genie.compare.truth.recording import from_recording
     from genie.replay.recording import Recording as RecordingClass
 
-    sides = []
-    for side, name in ((recording, "replay"), (truth, "truth")):
-        if isinstance(side, RecordingClass):
-            sides.append(from_recording(side, name))
-        elif isinstance(side, Truth):
-            sides.append(side)
-        else:
-            raise CompareError(f"compare takes a Recording or Truth, not {type(side).__name__}")
+    sides = [_side(recording, "replay"), _side(truth, "truth")]
     health: dict[str, float] = {}
     provenance: dict[str, Any] = {
         name: {"source": side.source, "format": side.format, "counts": side.counts,
@@ -206,6 +209,31 @@ def compare(
                     for column in side.health.dtype.names or ()
                     if column.endswith("_ns") or column == "host_cpu_busy"
                 }
-    ours, other = (on_one_clock(side) for side in sides)
-    ours, other = with_iterations(ours, other), with_iterations(other, ours)
-    return Comparison(ours, other, (align or align_runs)(ours, other), health, provenance)
+    ours, other = _brought_together(*sides)
+    tried = {
+        name: _brought_together(*(_side(side, name) for side in pair))
+        for name, pair in (faults or {}).items()
+    }
+    for name, pair in tried.items():
+        provenance[f"fault {name}"] = [side.source for side in pair]
+    found = Comparison(ours, other, (align or align_runs)(ours, other), health, provenance, tried)
+    if tried:
+        _ = found.sensitivity  # what cannot be judged is said now
+    return found
+
+
+def _side(side: Recording | Truth, name: str) -> Truth:
+    from genie.compare.truth.recording import from_recording
+    from genie.replay.recording import Recording as RecordingClass
+
+    if isinstance(side, RecordingClass):
+        return from_recording(side, name)
+    if isinstance(side, Truth):
+        return side
+    raise CompareError(f"compare takes a Recording or Truth, not {type(side).__name__}")
+
+
+def _brought_together(replay: Truth, truth: Truth) -> tuple[Truth, Truth]:
+    """Return both with their ranks on one clock and iterations numbered."""
+    ours, other = on_one_clock(replay), on_one_clock(truth)
+    return with_iterations(ours, other), with_iterations(other, ours)

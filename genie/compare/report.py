@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from genie.compare.definitions import DEFINITIONS
+from genie.compare.definitions import METRICS
 from genie.compare.figures.catalogue import comparison_figures
 from genie.compare.figures.style import save as save_figure
 from genie.compare.metrics.collective import label
-from genie.compare.text import percent
+from genie.compare.text import WORDS, percent
 from genie.errors import RecordError
 from genie.units import format_time
 
@@ -132,8 +132,9 @@ def _step(comparison: Comparison) -> str:
             (format_time(found[f"{name}_truth_ns"]), found[f"{name}_truth_ns"]),
             (percent(found[f"{name}_error"]), found[f"{name}_error"]),
         ]
-        for name in ("step", "compute", "communication", "exposed", "overlap")
+        for name in ("step", "compute", "communication", "exposed", "overlap", "runtime")
     ]
+    rows[-1][0] = ("run time", None)
     ours, other = comparison.path["replay"], comparison.path["truth"]
     for name in sorted(set(ours) & set(other)):
         a, b = ours[name], other[name]
@@ -147,6 +148,37 @@ def _step(comparison: Comparison) -> str:
             ]
         )
     return _table(["part of the step", "replay", "truth", "error"], rows)
+
+
+def _sensitivity(comparison: Comparison) -> str:
+    parts = []
+    for quantity, found in comparison.sensitivity.items():
+        rows: list[list[tuple[str, float | None]]] = [
+            [(name, None), (f"{a:.3f}", a), (f"{b:.3f}", b), (percent(error), error)]
+            for name, a, b, error in zip(
+                found.faults, found.replay, found.truth, found.errors, strict=True
+            )
+        ]
+        parts.append(_table([f"{quantity}: fault", "slowdown, replay", "truth", "error"], rows))
+        rho = found.rank_correlation
+        parts.append(
+            f"<p>Rank correlation over {len(found.faults)} faults: {rho:.3f}.</p>"
+            if np.isfinite(rho)
+            else "<p>Fewer than 3 different faults: no rank correlation.</p>"
+        )
+    return "".join(parts) or "<p>No fault was tried in both worlds (--fault).</p>"
+
+
+def _shape(comparison: Comparison) -> str:
+    if not comparison.shape:
+        return "<p>One side has no timed messages.</p>"
+    rows: list[list[tuple[str, float | None]]] = [
+        [(nic, None), (WORDS[name], None), (f"{v['ks']:.3f}", v["ks"]), (f"{v['p']:.2g}", v["p"]),
+         (f"{v['wasserstein']:.3f}", v["wasserstein"])]
+        for nic, found in comparison.shape.items()
+        for name, v in found.items()
+    ]  # fmt: skip
+    return _table(["NIC", "distribution", "KS", "p", "Wasserstein / mean"], rows)
 
 
 def _left_out(comparison: Comparison) -> str:
@@ -176,8 +208,8 @@ def render(comparison: Comparison, figures: list[tuple[str, str, bytes]]) -> str
         f"{html.escape(caption)}</figcaption></figure>"
         for title, caption, svg in figures
     )
-    terms = "".join(f"<dt><b>{html.escape(k)}</b></dt><dd>{html.escape(v)}</dd>"
-                    for k, v in DEFINITIONS.items())  # fmt: skip
+    terms = "".join(f"<dt><b>{html.escape(m.name)}</b></dt><dd>{html.escape(m.text)}</dd>"
+                    for m in METRICS)  # fmt: skip
     match = comparison.messages
     level0 = (
         "<p>One side has no messages, so they cannot be compared.</p>"
@@ -205,6 +237,8 @@ def render(comparison: Comparison, figures: list[tuple[str, str, bytes]]) -> str
 <h2>L0: messages</h2>{level0}
 <h2>L1: collectives</h2>{_collectives(comparison)}
 <h2>L2: the step</h2>{_step(comparison)}
+<h2>L3: sensitivity to faults</h2>{_sensitivity(comparison)}
+<h2>Traffic shape</h2>{_shape(comparison)}
 <h2>What was left out</h2>{_left_out(comparison)}
 <h2>Figures</h2>{pictures}
 <h2>How far the replay can be trusted by itself</h2>{

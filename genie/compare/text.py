@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from genie.compare.metrics.collective import label
+from genie.compare.metrics.shape import ALL, DISTRIBUTIONS
 from genie.replay.plan_text import table
 from genie.units import format_time
 
@@ -14,9 +15,45 @@ if TYPE_CHECKING:
     from genie.compare.comparison import Comparison
 
 
+#: Distribution of the shape of traffic → what it is called.
+WORDS = {
+    "burst_bytes": "burst size",
+    "gap_ns": "gap between bursts",
+    "concurrency": "flows at once",
+    "rate_1ms": "rate in 1 ms",
+    "rate_100us": "rate in 100 us",
+}
+
+
 def percent(value: float) -> str:
     """Return a signed percentage, "-" for NaN."""
     return f"{value:+.1%}" if np.isfinite(value) else "-"
+
+
+SHAPE_HEADER = ["traffic shape, all NICs", "KS", "p", "Wasserstein / mean"]
+
+
+def shape_rows(comparison: Comparison, nic: str = ALL) -> list[list[str]]:
+    """Return a row a distribution of one NIC."""
+    return [
+        [WORDS[name], f"{v['ks']:.3f}", f"{v['p']:.2g}", f"{v['wasserstein']:.3f}"]
+        for name, v in comparison.shape[nic].items()
+    ]
+
+
+def _furthest(comparison: Comparison) -> str:
+    """Return which NIC is furthest apart in each distribution."""
+    words = []
+    for name in DISTRIBUTIONS:
+        found = {
+            nic: rows[name]["ks"]
+            for nic, rows in comparison.shape.items()
+            if nic != ALL and name in rows
+        }
+        if found:
+            worst = max(found, key=lambda nic: found[nic])
+            words.append(f"{WORDS[name]}: {worst} (KS {found[worst]:.3f})")
+    return "furthest apart of single NICs: " + ", ".join(words)
 
 
 def summary(comparison: Comparison) -> str:
@@ -57,15 +94,24 @@ def summary(comparison: Comparison) -> str:
                 format_time(found[f"{name}_truth_ns"]),
                 percent(found[f"{name}_error"]),
             ]
-            for name in ("step", "compute", "communication", "exposed", "overlap")
+            for name in ("step", "compute", "communication", "exposed", "overlap", "runtime")
         ]
+        lines[-1][0] = "run time"
         parts.append(table(["L2 step", "replay", "truth", "error"], lines))
-    if comparison.shape:
+    for quantity, tried in comparison.sensitivity.items():
         lines = [
-            [name, f"{v['ks']:.3f}", f"{v['p']:.2g}", f"{v['wasserstein']:.3f}"]
-            for name, v in comparison.shape.items()
+            [name, f"{ours:.3f}", f"{other:.3f}", percent(error)]
+            for name, ours, other, error in zip(
+                tried.faults, tried.replay, tried.truth, tried.errors, strict=True
+            )
         ]
-        parts.append(table(["traffic shape", "KS", "p", "Wasserstein / mean"], lines))
+        lines.append(["rank correlation", f"{tried.rank_correlation:.3f}", "", ""])
+        header = [f"L3 slowdown of the {quantity} by fault", "replay", "truth", "error"]
+        parts.append(table(header, lines))
+    if comparison.shape:
+        parts.append(table(SHAPE_HEADER, shape_rows(comparison)))
+        if len(comparison.shape) > 2:
+            parts.append(_furthest(comparison))
     for side, reasons in (
         ("replay", comparison.alignment.only_replay),
         ("truth", comparison.alignment.only_truth),

@@ -65,9 +65,24 @@ def assemble(
     messages["peer"] = np.where(sent, used["dst"], used["src"])
     messages["channel"] = used["channel"]
     messages["connection"] = used["id"]
+    messages["nic"] = _nics(shard, used["id"], sent)
     for name in ("nbytes", "posted_ns", "completed_ns", "status", "direction"):
         messages[name] = messages_log[name]
     return {"ops": ops, "messages": messages}, labels
+
+
+def _nics(
+    shard: Shard, ids: npt.NDArray[np.int32], sent: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.int16]:
+    """Return the NIC at this rank's end of each message's connection, -1 inside a worker."""
+    out = np.full(ids.size, -1, np.int16)
+    across = np.flatnonzero(ids >= 0)
+    if across.size:
+        order = np.argsort(shard.connection_ids)
+        place = np.searchsorted(shard.connection_ids, ids[across], sorter=order)
+        rows = shard.connections[order[place]]
+        out[across] = np.where(sent[across], rows["nic_src"], rows["nic_dst"])
+    return out
 
 
 def merge(parts: list[tuple[Tables, Labels]]) -> tuple[Tables, Labels]:

@@ -179,6 +179,9 @@ def _read_table(file: Path, name: str, labels: Labels) -> npt.NDArray[np.void]:
         raise RecordError(f"{file}: not readable as Parquet: {exc}", path=str(file)) from exc
     out = np.zeros(table.num_rows, dtype=dtype_of(name))
     for column in TABLES[name]:
+        if column.name not in table.column_names and column.absent is not None:
+            out[column.name] = column.absent
+            continue
         if column.name not in table.column_names:
             raise RecordError(f"{file}: column {column.name!r} is missing", path=str(file))
         data = table.column(column.name)

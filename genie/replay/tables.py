@@ -40,13 +40,17 @@ N_COMM = 12  # KINDS[:N_COMM] use the network
 
 @dataclass(frozen=True)
 class Column:
-    """One column: NumPy type (int32 codes for text), unit ("" for none) and meaning."""
+    """One column: NumPy type (int32 codes for text), unit ("" for none) and meaning.
+
+    `absent` is the value in recordings written before there was the column; None: it must be there.
+    """
 
     name: str
     dtype: str
     unit: str
     doc: str
     text: bool = False
+    absent: int | None = None
 
 
 def _text(name: str, doc: str) -> Column:
@@ -83,6 +87,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("status", "i4", "", "0 complete, -errno or ibv_wc_status failed, -115 in flight"),
         Column("direction", "u1", "", "0 send, 1 receive"),
         Column("connection", "i4", "", "row of the plan's connections; -1: inside one worker"),
+        Column("nic", "i2", "", "NIC of the rank's host that carries it; -1: none", absent=-1),
     ),
     "health": (
         Column("worker", "i4", "", "index of the endpoint"),

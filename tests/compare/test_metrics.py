@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from compare.build import truth
+from compare.runs import simulated
 from compare.test_align import run
 from genie.compare.align import align
 from genie.compare.metrics import kernels
@@ -21,9 +22,17 @@ from genie.compare.metrics.collective import (
 )
 from genie.compare.metrics.intervals import length, overlap, union
 from genie.compare.metrics.messages import match_messages
-from genie.compare.metrics.sensitivity import sensitivity
-from genie.compare.metrics.shape import shape_distances, traffic_shape
+from genie.compare.metrics.sensitivity import of_runs, sensitivity, slowdown
+from genie.compare.metrics.shape import (
+    compare_shapes,
+    nic_shapes,
+    shape_distances,
+    together,
+    traffic_shape,
+)
 from genie.compare.metrics.step import step_errors, step_times
+from genie.compare.truth.model import Truth
+from genie.compare.truth.recording import from_recording
 from genie.errors import CompareError
 
 SPANS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=12)
@@ -170,10 +179,63 @@ def test_traffic_shape_by_hand() -> None:
     assert found is not None
     assert found.burst_bytes.tolist() == [300, 50]
     assert found.gap_ns.tolist() == [200_000]
-    assert found.concurrency.tolist() == [1, 2, 1]
+    # The first two are one flow.
+    assert found.concurrency.tolist() == [1, 1, 1]
     assert found.rate_1ms.tolist() == pytest.approx([350 / 1e6])
     assert found.rate_100us.tolist() == pytest.approx([300 / 1e5, 0, 50 / 1e5])
     assert traffic_shape(truth(run([8]))) is None
+
+
+def two_nics(gap: int) -> Truth:
+    """Ranks 0 and 1 share host 0's NIC, rank 2 has host 1's; one message is inside a host."""
+    sent = [
+        message(0, 2, 100, 0, nic=0), message(0, 2, 100, 5, nic=0), message(1, 3, 60, 8, nic=0),
+        message(1, 3, 40, 8 + gap, nic=0), message(2, 0, 7, 3, nic=0), message(2, 3, 9, 3, nic=-1),
+    ]  # fmt: skip
+    return truth(run([8], ranks=4), messages=sent, world_size=4, hosts=2)
+
+
+def test_traffic_shape_by_nic_by_hand() -> None:
+    found = nic_shapes(two_nics(gap=200_000))
+    assert list(found) == ["host 0 NIC 0", "host 1 NIC 0"]
+    first, second = found.values()
+    assert first.burst_bytes.tolist() == [260, 40]
+    # From the end of rank 1's first message at 18 to the start of its second at 200 008.
+    assert first.gap_ns.tolist() == [199_990]
+    assert first.concurrency.tolist() == [1, 1, 2, 1]
+    assert first.rate_100us.tolist() == pytest.approx([260 / 1e5, 0, 40 / 1e5])
+    assert second.burst_bytes.tolist() == [7]
+    assert second.rate_100us.tolist() == pytest.approx([7 / 1e5, 0, 0])
+    whole = together(found)
+    assert whole is not None
+    assert whole.burst_bytes.tolist() == [260, 40, 7]
+    assert whole.rate_100us.tolist() == pytest.approx([267 / 1e5, 0, 40 / 1e5])
+    by_rank = nic_shapes(two_nics(gap=200_000), by_nic=False)
+    assert list(by_rank) == ["rank 0", "rank 1", "rank 2"]
+    assert by_rank["rank 2"].burst_bytes.tolist() == [16]
+
+
+def test_distances_by_nic_by_hand() -> None:
+    found = compare_shapes(two_nics(gap=200_000), two_nics(gap=0))
+    assert list(found) == ["all NICs", "host 0 NIC 0", "host 1 NIC 0"]
+    # Bursts 260, 40 against 300: every value is on its own side.
+    assert found["host 0 NIC 0"]["burst_bytes"]["ks"] == 1
+    assert found["host 0 NIC 0"]["burst_bytes"]["wasserstein"] == pytest.approx(150 / 300)
+    assert found["host 1 NIC 0"]["burst_bytes"] == {"ks": 0, "p": 1, "wasserstein": 0}
+    assert "gap_ns" not in found["host 0 NIC 0"]  # the truth has one burst
+    plain = truth(run([8], ranks=4), messages=[message(0, 2, 100)])
+    assert list(compare_shapes(two_nics(gap=0), plain)) == ["all NICs", "rank 0"]
+    assert compare_shapes(two_nics(gap=0), truth(run([8]))) == {}
+
+
+def test_recordings_say_which_nic() -> None:
+    side = from_recording(simulated())
+    assert side.messages is not None
+    found = nic_shapes(side)
+    assert list(found) == ["host 0 NIC 0", "host 1 NIC 0"]
+    sends = side.messages[side.messages["direction"] == 0]
+    for host, part in enumerate(found.values()):
+        assert part.burst_bytes.sum() == sends["nbytes"][sends["rank"] // 4 == host].sum()
 
 
 def test_distances_are_scipys() -> None:
@@ -204,3 +266,57 @@ def test_sensitivity_by_hand() -> None:
     assert found.rank_correlation == pytest.approx(1.0)
     with pytest.raises(CompareError, match="no fault was tried on both sides"):
         sensitivity([1], {"a": [1]}, [1], {"b": [1]})
+
+
+def scaled(**factors: int) -> Truth:
+    """Two iterations of all_reduces of 100 and 200 B, each size as many times as long."""
+    rows = run([100, 200], iterations=2)
+    moved = dict.fromkeys(range(2), 0)
+    for row in rows:
+        rank = int(row["rank"])
+        took = (int(row["end_ns"]) - int(row["start_ns"])) * factors[f"of_{row['nbytes']}"]
+        row["start_ns"] = moved[rank]
+        row["end_ns"] = moved[rank] = moved[rank] + took
+    return truth(rows)
+
+
+def test_slowdown_by_hand() -> None:
+    healthy, faulted = scaled(of_100=1, of_200=1), scaled(of_100=2, of_200=8)
+    # Steps of 300 and 1800; collectives 2 and 8 times as long.
+    assert slowdown(healthy, faulted, "step") == pytest.approx(6)
+    assert slowdown(healthy, faulted, "collectives") == pytest.approx(4)
+    table = truth([{"nbytes": 100, "time_ns": 50.0}, {"nbytes": 200, "time_ns": 50.0}],
+                  format="nccl-tests")  # fmt: skip
+    slow = truth([{"nbytes": 100, "time_ns": 150.0}, {"nbytes": 400, "time_ns": 1.0}],
+                 format="nccl-tests")  # fmt: skip
+    assert slowdown(table, slow, "step") is None
+    assert slowdown(table, slow, "collectives") == pytest.approx(3)
+
+
+def test_sensitivity_of_runs_by_hand() -> None:
+    healthy = scaled(of_100=1, of_200=1)
+    runs = {n: scaled(of_100=n, of_200=n) for n in (2, 3, 4, 5)}
+    found = of_runs(
+        (healthy, healthy),
+        {"a": (runs[2], runs[2]), "b": (runs[3], runs[4]), "c": (runs[4], runs[3])},
+    )
+    assert list(found) == ["step", "collectives"]
+    for part in found.values():
+        assert part.replay == pytest.approx((2, 3, 4))
+        assert part.truth == pytest.approx((2, 4, 3))
+        assert part.errors == pytest.approx((0, -0.25, 1 / 3))
+        # Ranks 1, 2, 3 against 1, 3, 2: 1 - 6 (0 + 1 + 1) / (3 (9 - 1)).
+        assert part.rank_correlation == pytest.approx(0.5)
+    other = truth(run([7], number=False), format="kineto")
+    for row in ("start_ns", "end_ns"):
+        other.ops[row] = -1
+    with pytest.raises(CompareError, match="faults x: neither a step nor a collective"):
+        of_runs((healthy, healthy), {"x": (runs[2], other)})
+
+
+def test_run_time_is_by_iteration() -> None:
+    found = step_errors(truth(run([100, 200], iterations=4)), truth(run([100, 200], iterations=2)))
+    # 4 x 320 - 10 against 2 x 320 - 10.
+    assert found["runtime_replay_ns"] == pytest.approx(1270 / 4)
+    assert found["runtime_truth_ns"] == pytest.approx(630 / 2)
+    assert found["atlahs_error"] == pytest.approx(317.5 / 315 - 1)

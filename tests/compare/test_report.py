@@ -61,6 +61,22 @@ def test_fail_above(folders: tuple[Path, Path, Path], capsys: pytest.CaptureFixt
     assert main(["compare", str(healthy), str(healthy), "--fail-above", "-1"]) == 1
 
 
+def test_faults_in_both_worlds(
+    folders: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    healthy, degraded, _ = map(str, folders)
+    command = ["compare", healthy, healthy, "--fault", "nic", degraded, degraded]
+    assert main([*command, "--json", "-o", str(tmp_path / "out")]) == 0
+    found = json.loads(capsys.readouterr().out)["L3"]["step"]
+    assert found["faults"] == ["nic"]
+    assert found["errors"] == [0]
+    assert found["replay"][0] == found["truth"][0] > 1.5
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "Fewer than 3 different faults: no rank correlation." in text
+    assert main([*command, "--fault", "nic", healthy, healthy]) == 1
+    assert "--fault: a name is given twice: nic, nic" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("size", ["1280,900", "390,844"])
 def test_page_in_a_browser(folders: tuple[Path, Path, Path], tmp_path: Path, size: str) -> None:
     browser = shutil.which("chromium") or shutil.which("google-chrome")

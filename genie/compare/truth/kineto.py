@@ -87,17 +87,19 @@ def read(paths: list[Path], source: Path, piece: int = PIECE) -> Truth:
         raise CompareError(
             f"{source}: not the files of one job: {shown}; give one of them", path=str(source)
         )
-    ops = np.concatenate(tables)
-    ops = ops[np.lexsort((ops["start_ns"], ops["rank"]))]
-    computes = (ops["kind"] == _COMPUTE) | (ops["kind"] == _MEMCPY)
-    kernels = int((ops["kind"] != _MEMCPY).sum())
+    # Tables are as large as memory gets: each is let go as soon as it has been copied.
+    rows = np.concatenate(tables) if len(tables) > 1 else tables[0]
+    tables.clear()
+    order = np.lexsort((rows["start_ns"], rows["rank"]))
+    computes = ((rows["kind"] == _COMPUTE) | (rows["kind"] == _MEMCPY))[order]
+    kernels = int((rows["kind"] != _MEMCPY).sum())
     if computes.all():
         raise CompareError(
             f"{source}: no NCCL kernel among {kernels} GPU kernels: nothing to compare "
             "(one GPU, CPU-only, or a profile without device activity)",
             path=str(source),
         )
-    ops, compute = ops[~computes], ops[computes]
+    ops, compute = rows[order[~computes]], rows[order[computes]]
     world = max(worlds, default=-1)
     notes = [f"{why}: {n} operations" for why, n in inferred.items()]
     without = int((ops["nbytes"] < 0).sum())
@@ -160,6 +162,7 @@ class _Reader:
             self._take(events)
         base = int(self._profile.about.base_ns)
         out = np.concatenate([empty_ops(), *self._tables])
+        self._tables.clear()
         out["start_ns"] += base
         out["end_ns"] += base
         self._communications(out)

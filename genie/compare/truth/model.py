@@ -65,6 +65,7 @@ MESSAGES = np.dtype(
         ("step", "i8"),  # FIFO step, -1 unknown
         ("nbytes", "i8"),  # bytes on the wire
         ("qp", "i8"),  # queue pair number, -1 unknown
+        ("nic", "i4"),  # NIC of the rank's host, -1 unknown
         ("opcode", "i4"),  # label, -1 unknown
         ("start_ns", "i8"),
         ("end_ns", "i8"),
@@ -117,7 +118,18 @@ def messages_of(rows: Sequence[Mapping[str, Any]], labels: Labels) -> npt.NDArra
 def empty_messages(rows: int = 0) -> npt.NDArray[np.void]:
     """Return rows of MESSAGES with everything unknown."""
     out = np.zeros(rows, MESSAGES)
-    for name in ("op", "rank", "peer", "channel", "step", "qp", "opcode", "start_ns", "end_ns"):
+    for name in (
+        "op",
+        "rank",
+        "peer",
+        "channel",
+        "step",
+        "qp",
+        "nic",
+        "opcode",
+        "start_ns",
+        "end_ns",
+    ):
         out[name] = -1
     return out
 

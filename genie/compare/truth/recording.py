@@ -41,6 +41,7 @@ def from_recording(recording: Recording, source: str = "recording") -> Truth:
             messages[name] = rows[name]
         messages["start_ns"] = rows["posted_ns"]
         messages["end_ns"] = rows["completed_ns"]
+        messages["nic"] = rows["nic"]
         # Rows of ops are counted among communications only.
         place = np.where(communication, np.cumsum(communication) - 1, -1)
         known = rows["op"] >= 0
