@@ -10,6 +10,7 @@ cdef class _Setup:
     cdef size_t blocks_cap
     cdef object keep
     cdef list members
+    cdef list joint
     cdef list ranks_in
     cdef dict rank_index
     cdef list hosts
@@ -46,8 +47,10 @@ cdef class _Setup:
             raise MemoryError()
         self.e.virtual_clock = clock == "virtual"
         self.e.last_completion = -1
+        self.e.q = &self.e.events_all
         self.keep = []
         self.members = []
+        self.joint = []
         self.ranks_in = []
         self.rank_index = {}
         self.hosts = []
@@ -74,7 +77,14 @@ cdef class _Setup:
                 coll = following
             free(e.programs)
             free(e.ready)
-            free(e.heap)
+            free(e.events_all.heap)
+            free(e.events_joint.heap)
+            for i in range(<size_t> LINES):
+                free(e.events_all.lines[i].events)
+                free(e.events_joint.lines[i].events)
+            for i in range(e.memo_size):
+                free(e.memo[i])
+            free(e.memo)
             free(e.conns)
             free(self.hash)
             free(e)
@@ -129,11 +139,14 @@ cdef class _Setup:
         self.e.local_latency = latency_ns
         self.e.local_rate = bytes_per_ns
 
-    def add_communicator(self, members):
+    def add_communicator(self, members, *, joint=False):
         """Adds a communicator and returns its id.
 
         Args:
             members: Global ranks in communicator order, int32[n].
+            joint: All ranks run the same collectives on it one after the other, and none of them
+                ends anywhere before all ranks have started it. On the virtual clock collectives
+                of joint communicators inside one host are timed once for each pattern of starts.
 
         Returns:
             Ids count from 0.
@@ -145,6 +158,7 @@ cdef class _Setup:
         if len(np.unique(m)) != len(m):
             raise InputError(f"communicator {len(self.members)} names a rank twice")
         self.members.append(m)
+        self.joint.append(bool(joint))
         return len(self.members) - 1
 
     def add_program(self, streams, ops, window=8, *, windows=None):
@@ -368,6 +382,9 @@ cdef class _Setup:
                 p.slots[i].channel = row[1]
                 p.slots[i].index = row[2]
                 p.slots[i].receives = row[3]
+            for x in range(start):
+                if p.ops[x].kind != OP_PEEK:
+                    p.slots[p.ops[x].slot].messages += 1
             self.check_claims(p, ident)
             self.make_moves(p, s_first, o_call)
         finally:

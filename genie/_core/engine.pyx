@@ -70,6 +70,7 @@ cdef extern from * nogil:
     int getrusage(int who, rusage* usage)
     int clz64 "__builtin_clzll"(unsigned long long v)
     void pause "genie_pause"()
+    void prefetch "__builtin_prefetch"(const void* at)
 
 cdef enum:
     PREFAULT = 128 << 20      # bytes of a log table that are touched before the run
@@ -83,6 +84,7 @@ include "heap.pxi"
 include "simnet.pxi"
 include "messages.pxi"
 include "streams.pxi"
+include "joint.pxi"
 include "nodes.pxi"
 include "loop.pxi"
 

@@ -27,6 +27,26 @@ cdef void check_signals(Core* e, void* engine) noexcept nogil:
         (<Engine> engine).tick()
 
 
+cdef inline Event take_event(Core* e, Event* first, Line* line) noexcept nogil:
+    # Removes what `first_event` found; connections of the arrivals behind it are fetched ahead.
+    cdef Event v = first[0]
+    cdef Conn* c
+    if line == NULL:
+        return pop_event(e.q)
+    line.head += 1
+    if line != &e.q.lines[LINE_GPU] and line.tail - line.head > 8:
+        c = &e.conns[line.events[(line.head + 8) & line.mask].arg]
+        prefetch(c)
+        prefetch(<char*> c + 64)
+        prefetch(<char*> c + 128)
+        c = &e.conns[line.events[(line.head + 3) & line.mask].arg]
+        prefetch(&c.sent[c.s_head & c.mask])
+        prefetch(&c.recv[c.r_head & c.mask])
+        if c.r_wait != NULL:
+            prefetch(c.r_wait)
+    return v
+
+
 cdef void handle_event(Core* e, Event* v) noexcept nogil:
     cdef uint64_t kind = v.order & 15
     cdef Conn* c
@@ -41,6 +61,8 @@ cdef void handle_event(Core* e, Event* v) noexcept nogil:
         c = &e.conns[v.arg]
         c.cts_armed = 0
         try_post(e, c)
+    elif kind == EV_JOINT:
+        joint_event(e, v.arg)
     elif kind == EV_LINK:
         n = &e.net_events[v.arg]
         e.links[n.link].rate = n.rate
@@ -59,6 +81,8 @@ cdef void loop_virtual(Core* e, void* engine) noexcept nogil:
     cdef uint64_t turn = 0
     cdef int64_t t
     cdef Event v
+    cdef Event* first
+    cdef Line* line
     while e.status == RUNNING:
         drain_ready(e, <uint64_t> -1)
         if e.status != RUNNING:
@@ -77,21 +101,30 @@ cdef void loop_virtual(Core* e, void* engine) noexcept nogil:
                 check_signals(e, engine)
                 next_check = monotonic_ns() + SIGNALS_NS
         t = INT64_MAX
-        if e.heap_n > 0:
-            t = e.heap[0].t
+        first = first_event(e.q, &line)
+        if first != NULL:
+            t = first.t
         if e.class_heap_n > 0 and e.classes[e.class_heap[0]].due < t:
             t = e.classes[e.class_heap[0]].due
         if t == INT64_MAX:
+            if joint_release_all(e) > 0:
+                continue
             e.status = STALLED
             return
         e.now = t
         while e.class_heap_n > 0 and e.classes[e.class_heap[0]].due <= t:
             class_finish(e, e.class_heap[0])
             e.events += 1
-        while e.heap_n > 0 and e.heap[0].t == t and e.status == RUNNING:
-            v = pop_event(e)
+        while e.status == RUNNING:
+            first = first_event(e.q, &line)
+            if first == NULL or first.t != t:
+                break
+            v = take_event(e, first, line)
             e.events += 1
             handle_event(e, &v)
+            if e.joint_deferred:
+                e.joint_deferred = 0
+                break
 
 
 cdef void handle_net(Core* e, genie_event* v) noexcept nogil:
@@ -178,8 +211,8 @@ cdef void loop_wall(
         e.turns += 1
         add_to_histogram(&e.poll_gap, e.now - turn_start)
         turn_start = e.now
-        while e.heap_n > 0 and e.heap[0].t <= e.now:
-            v = pop_event(e)
+        while e.q.heap_n > 0 and e.q.heap[0].t <= e.now:
+            v = pop_event(e.q)
             if v.order & 15 == EV_NODE:
                 add_to_histogram(&e.timer_error, e.now - v.t)
             handle_event(e, &v)
@@ -204,8 +237,8 @@ cdef void loop_wall(
             return
         # Nothing to do now: wait for the next timer or the network.
         deadline = INT64_MAX
-        if e.heap_n > 0:
-            deadline = e.heap[0].t
+        if e.q.heap_n > 0:
+            deadline = e.q.heap[0].t
         elif e.net == NULL:
             e.status = STALLED  # nothing can ever happen
             return

@@ -140,7 +140,7 @@ cdef void post_local(Core* e, Conn* c, uint32_t nbytes) noexcept nogil:
     if e.local_rate > 0:
         end += ceil_ns(<double> nbytes / e.local_rate)
     c.busy_until = end
-    push_event(e, end + e.local_latency, EV_ARRIVE, c - e.conns)
+    push_in_line(e, LINE_LOCAL, end + e.local_latency, EV_ARRIVE, c - e.conns)
 
 
 cdef void retry_later(Core* e, Conn* c) noexcept nogil:

@@ -92,7 +92,10 @@ cdef void start_node(Core* e, uint32_t rank, uint32_t node) noexcept nogil:
             return
     elif kind == 2 and r.bind[node] != NONE32:
         if e.programs[e.binds[r.bind[node]].program].n_streams > 0:
-            start_coll(e, rank, node, &e.binds[r.bind[node]], row)
+            if e.binds[r.bind[node]].joint != NONE32:
+                joint_arrive(e, rank, node, &e.binds[r.bind[node]], row)
+            else:
+                start_coll(e, rank, node, &e.binds[r.bind[node]], row, NULL, NULL)
             return
     end_node(e, rank, node)
 

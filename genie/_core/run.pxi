@@ -9,7 +9,7 @@ cdef class Engine(_Setup):
     """
 
     cdef int prepare(
-        self, int iterations, int warmup, object ops_limit, object messages_limit
+        self, int iterations, int warmup, object ops_limit, object messages_limit, bint joint
     ) except -1:
         cdef Core* e = self.e
         cdef uint32_t i, j, n, slot
@@ -72,6 +72,10 @@ cdef class Engine(_Setup):
             self.bind(b, <uint32_t> rank_i)
         self.make_rings(window)
         self.make_network()
+        for i in range(len(binds)):
+            e.binds[i].joint = NONE32
+        if joint:
+            self.make_joints(binds)
         # The graph and the log.
         cdef uint64_t nodes = 0
         for i in range(e.n_ranks):
@@ -81,9 +85,7 @@ cdef class Engine(_Setup):
         e.last_iteration = iterations - 1
         e.ready_mask = 1023
         e.ready = <uint64_t*> malloc(1024 * sizeof(uint64_t))
-        e.heap_cap = 1024
-        e.heap = <Event*> malloc(1024 * sizeof(Event))
-        if e.ready == NULL or e.heap == NULL:
+        if e.ready == NULL:
             raise MemoryError()
         messages *= iterations + warmup
         e.ops_cap = min(self.total_nodes, OPS_LIMIT if ops_limit is None else max(0, ops_limit))
@@ -96,6 +98,52 @@ cdef class Engine(_Setup):
         self.messages_area = _LogArea(e.messages_cap * sizeof(MessageRow))
         e.ops = <OpRow*> self.ops_area.data
         e.messages = <MessageRow*> self.messages_area.data
+        return 0
+
+    cdef int make_joints(self, list binds) except -1:
+        """Sets up the joint communicators whose messages stay inside hosts."""
+        cdef Core* e = self.e
+        cdef JointC* j
+        cdef BindT* b
+        cdef ProgramT* p
+        cdef uint32_t i, n, slot
+        use = {}
+        for i in range(len(binds)):
+            if self.joint[binds[i][2]]:
+                use.setdefault(binds[i][2], []).append(i)
+        e.joints = <JointC*> self.alloc(len(use) * sizeof(JointC))
+        for communicator, rows in use.items():
+            members = self.members[communicator]
+            place = {int(rank): i for i, rank in enumerate(members)}
+            local = len({binds[i][0] for i in rows}) == len(members) > 1
+            for i in rows:
+                b = &e.binds[i]
+                p = &e.programs[b.program]
+                local = local and p.n_slots > 0
+                for slot in range(p.n_slots):
+                    local = local and e.conns[b.conns[slot]].kind == LOCAL
+            if not local:
+                continue
+            for i in rows:
+                e.binds[i].joint = e.n_joints
+                e.binds[i].member = place[e.ranks[<uint32_t> binds[i][0]].rank]
+            j = &e.joints[e.n_joints]
+            e.n_joints += 1
+            n = len(members)
+            j.n = n
+            j.here = <uint8_t*> self.alloc(n)
+            j.sequence = <uint32_t*> self.alloc(n * sizeof(uint32_t))
+            self.make_set(&j.now, n)
+            self.make_set(&j.before, n)
+        return 0
+
+    cdef int make_set(self, JointSet* s, uint32_t n) except -1:
+        s.binds = <BindT**> self.alloc(n * sizeof(BindT*))
+        s.ranks = <uint32_t*> self.alloc(n * sizeof(uint32_t))
+        s.nodes = <uint32_t*> self.alloc(n * sizeof(uint32_t))
+        s.rows = <uint32_t*> self.alloc(n * sizeof(uint32_t))
+        s.starts = <int64_t*> self.alloc(n * sizeof(int64_t))
+        s.ends = <int64_t*> self.alloc(n * sizeof(int64_t))
         return 0
 
     cdef int take_table(self) except -1:
@@ -403,7 +451,11 @@ cdef class Engine(_Setup):
         cdef int slack
         cdef rusage before, after
         cdef void* me = <void*> self
-        self.prepare(iterations, warmup, ops_limit, messages_limit)
+        # Messages that are logged are run one by one.
+        self.prepare(
+            iterations, warmup, ops_limit, messages_limit,
+            e.virtual_clock and log_messages != "all",
+        )
         self.started = True
         self.progress = progress
         e.time_scale = time_scale
@@ -450,6 +502,10 @@ cdef class Engine(_Setup):
         if self.error is not None:
             error, self.error = self.error, None
             raise error
+        if e.joint_error:
+            raise ScheduleError(
+                "a collective of a joint communicator ended on a rank before all ranks started it"
+            )
         if e.pending_error == ENOMEM:
             raise MemoryError("the engine ran out of memory")
         if e.pending_error != 0:
@@ -546,7 +602,8 @@ cdef class Engine(_Setup):
         Returns:
             `timer_error` and `poll_gap` (count, p50, p90, p99, max, histogram of
             (upper bound, count)), `turns`, `events`, `wall_ns`, `cpu_user_ns`, `cpu_system_ns`,
-            `voluntary_switches`, `involuntary_switches`.
+            `voluntary_switches`, `involuntary_switches`; `joint_runs` and `joint_hits`:
+            collectives of joint communicators that were run, and that took their times from one.
         """
         return {
             "timer_error": summary(&self.e.timer_error),
@@ -558,6 +615,8 @@ cdef class Engine(_Setup):
             "cpu_system_ns": self.e.cpu_system_ns,
             "voluntary_switches": self.e.voluntary,
             "involuntary_switches": self.e.involuntary,
+            "joint_runs": self.e.joint_runs,
+            "joint_hits": self.e.joint_hits,
         }
 
     def blocked(self):

@@ -186,7 +186,7 @@ cdef void left_wire(Core* e, Conn* c) noexcept nogil:
     # The last byte of a message is on its way: it arrives a latency later.
     cdef int64_t latency = e.classes[c.cls].latency
     c.s_onwire += 1
-    push_event(e, e.now + latency, EV_ARRIVE, c - e.conns)
+    push_in_line(e, LINE_NETWORK, e.now + latency, EV_ARRIVE, c - e.conns)
 
 
 cdef void sim_post(Core* e, Conn* c) noexcept nogil:

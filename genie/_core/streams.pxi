@@ -61,7 +61,9 @@ cdef int start_phase(Core* e, CollR* coll, uint32_t channel) noexcept nogil:
     return 0
 
 
-cdef int start_coll(Core* e, uint32_t rank, uint32_t node, BindT* b, uint32_t row) noexcept nogil:
+cdef int start_coll(
+    Core* e, uint32_t rank, uint32_t node, BindT* b, uint32_t row, int64_t* ended, JointC* joint
+) noexcept nogil:
     cdef ProgramT* p = &e.programs[b.program]
     cdef CollR* coll = <CollR*> p.free
     cdef uint32_t i
@@ -81,6 +83,8 @@ cdef int start_coll(Core* e, uint32_t rank, uint32_t node, BindT* b, uint32_t ro
     coll.rank = rank
     coll.node = node
     coll.row = row
+    coll.ended = ended
+    coll.joint = joint
     coll.left = p.n_streams
     coll.prev = NULL
     coll.next = e.running
@@ -132,6 +136,11 @@ cdef void end_stream(Core* e, StreamR* s) noexcept nogil:
         coll.next.prev = coll.prev
     coll.next = <CollR*> p.free
     p.free = coll
+    if coll.ended != NULL:
+        coll.ended[0] = e.now
+        return
+    if coll.joint != NULL:
+        coll.joint.running -= 1
     end_node(e, coll.rank, coll.node)
 
 
@@ -175,8 +184,9 @@ cdef void run_stream(Core* e, StreamR* s) noexcept nogil:
         if o.flags & OPF_GPU and not s.gpu_done:
             s.gpu_done = 1
             s.state = S_GPU
-            push_event(
-                e, e.now + e.programs[coll.bind.program].gpu_ns[s.op], EV_STREAM, <uint64_t> s
+            push_in_line(
+                e, LINE_GPU, e.now + e.programs[coll.bind.program].gpu_ns[s.op], EV_STREAM,
+                <uint64_t> s,
             )
             return
         s.gpu_done = 0

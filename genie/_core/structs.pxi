@@ -14,6 +14,7 @@ cdef enum:
     EV_ARRIVE = 3  # the oldest message on its way (local, simulated) arrives; arg = connection
     EV_CTS = 4     # the announced room reaches the sender; arg = connection
     EV_LINK = 5    # a network event; arg = its row
+    EV_JOINT = 6   # a held collective starts; arg = joint communicator << 32 | member << 1 | set
 
 # Why a run stopped.
 cdef enum:
@@ -84,6 +85,7 @@ cdef struct SlotT:
     uint16_t channel
     uint8_t index
     uint8_t receives
+    uint32_t messages
 
 cdef struct ProgramT:
     OpT* ops
@@ -108,6 +110,8 @@ cdef struct BindT:
     uint32_t* conns    # by slot
     uint32_t program
     int32_t communicator
+    uint32_t joint     # index, NONE32 where the communicator is not joint
+    uint32_t member    # of a joint communicator: position in it
 
 cdef struct ChannelR:
     uint32_t phase
@@ -130,10 +134,42 @@ cdef struct CollR:
     OpT* ops
     StreamR* streams
     ChannelR* channels
+    int64_t* ended     # where the end goes instead of the graph (joint.pxi), or NULL
+    JointC* joint      # that counts it as running, or NULL
     uint32_t rank      # index
     uint32_t node
     uint32_t row
     uint32_t left
+
+cdef struct JointSet:
+    # One collective of a joint communicator: a row a member.
+    BindT** binds
+    uint32_t* ranks
+    uint32_t* nodes
+    uint32_t* rows
+    int64_t* starts
+    int64_t* ends
+
+cdef struct JointC:
+    JointSet now       # the one that members arrive for
+    JointSet before    # the one that ended last
+    int64_t* ending    # where starts of `now` put their end
+    uint8_t* here
+    uint32_t* sequence  # collectives a member has started
+    int64_t first      # first start of `now`
+    int64_t quiet_at   # when the last message of `before` is delivered
+    uint32_t n
+    uint32_t arrived
+    uint32_t running   # of the live ones
+    uint32_t live_sequence
+    uint8_t live       # collectives run in the common queue
+
+cdef struct JointMemo:
+    uint64_t hash
+    int64_t* offsets
+    int64_t* ends
+    uint32_t* programs
+    uint32_t n
 
 cdef struct SentM:
     int64_t posted_ns
@@ -219,6 +255,25 @@ cdef struct Event:
     int64_t t
     uint64_t order     # sequence << 4 | kind
     uint64_t arg
+
+cdef enum:
+    LINES = 3
+    LINE_LOCAL = 0    # arrivals inside hosts
+    LINE_NETWORK = 1  # arrivals over the network
+    LINE_GPU = 2      # ends of GPU times
+
+cdef struct Line:
+    # A ring of events in order.
+    Event* events
+    uint64_t head
+    uint64_t tail
+    uint64_t mask
+
+cdef struct Queue:
+    Event* heap
+    uint64_t heap_n
+    uint64_t heap_cap
+    Line lines[LINES]
 
 cdef struct Flow:
     double finish      # in bytes of service of its class
@@ -346,10 +401,20 @@ cdef struct Core:
     genie_transport* net
     int net_dirty          # posted since the last flush
     # Events
-    Event* heap
-    uint64_t heap_n
-    uint64_t heap_cap
+    Queue* q           # the one in use
+    Queue events_all
+    Queue events_joint
     uint64_t sequence
+    # Joint communicators
+    JointC* joints
+    uint32_t n_joints
+    JointMemo** memo
+    uint64_t memo_size
+    uint64_t memo_n
+    uint64_t joint_runs
+    uint64_t joint_hits
+    int32_t joint_error
+    uint8_t joint_deferred  # streams have to run before the events that are left of this moment
     # Simulated network
     ClassS* classes
     LinkS* links

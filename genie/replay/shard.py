@@ -58,6 +58,8 @@ class Shard:
         connection_ids: Their numbers in the plan.
         local_ns: Latency of a hop inside the host, ns.
         local_gbps: Bandwidth of a hop inside the host, GB/s, 0 unlimited.
+        joint: Of each communicator, whether it runs joint collectives only (`joint_collectives`);
+            empty in a worker, where only the network decides.
     """
 
     worker: int
@@ -70,6 +72,7 @@ class Shard:
     connection_ids: npt.NDArray[np.uint32]
     local_ns: int
     local_gbps: float
+    joint: tuple[bool, ...] = ()
 
     def engine(self, clock: str = "wall", **options: Any) -> Engine:
         """Return an engine with this shard's communicators, programs, ranks and connections.
@@ -82,8 +85,8 @@ class Shard:
 
         engine = Engine(clock=clock, **options)
         engine.set_local(latency_ns=self.local_ns, bytes_per_ns=self.local_gbps)
-        for _, members, _ in self.communicators:
-            engine.add_communicator(members)
+        for i, (_, members, _) in enumerate(self.communicators):
+            engine.add_communicator(members, joint=bool(self.joint) and self.joint[i])
         for program in self.programs:
             engine.set_gpu(
                 call_ns=program.call_ns,
@@ -245,7 +248,28 @@ def make_shard(plan: Plan, worker: int | None) -> Shard:
         connection_ids=ids,
         local_ns=gpu.hop_ns("ring", "simple"),
         local_gbps=gpu.nvlink_gbps if gpu.enabled else 0.0,
+        joint=joint_collectives(plan) if worker is None else (),
     )
+
+
+def joint_collectives(plan: Plan) -> tuple[bool, ...]:
+    """Return of each communicator whether every rank's end waits there for every rank's start.
+
+    So it is where a rank's result holds data of all ranks, and all of them send some.
+    """
+    joint = np.ones(len(plan.communicators), bool)
+    waits = np.array(
+        [t.key.kind in _JOINT_KINDS and not t.key.splits for t in plan.templates] + [True]
+    )
+    for rank in plan.ranks:
+        used = rank.communicator >= 0
+        joint[rank.communicator[used & ~waits[rank.template]]] = False
+    return tuple(joint.tolist())
+
+
+_JOINT_KINDS = (
+    "all_reduce", "all_gather", "reduce_scatter", "reduce_scatter_block", "all_to_all", "barrier",
+)  # fmt: skip
 
 
 def _renumbered(rank: RankPlan, renumber: npt.NDArray[np.int32]) -> RankPlan:
