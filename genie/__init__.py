@@ -6,6 +6,7 @@ The names here are the public API; everything else is private. `genie.replay`, `
 """
 
 from genie.compare.comparison import compare
+from genie.compare.figures.api import draw, figure
 from genie.compare.truth.load import load_truth
 from genie.errors import GenieError
 from genie.replay.cluster import Cluster
@@ -36,6 +37,8 @@ __all__ = [
     "Trace",
     "__version__",
     "compare",
+    "draw",
+    "figure",
     "load",
     "load_truth",
     "plan",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from genie.commands import common
-from genie.errors import InputError
+from genie.errors import InputError, NothingMatchedError
 from genie.units import parse_size
 
 if TYPE_CHECKING:
@@ -25,8 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name",
         metavar="NAME",
-        help="busbw, cdf, rate, concurrency, bursts, runs, timeline, path, matrix, matrix-host, "
-        "matrix-rail; errors (two DATA: a run, then what it is held against); schedule; all",
+        help="busbw, cdf, rate, concurrency, runs, bursts, gaps, timeline, path, nics, matrix, "
+        "matrix-host, matrix-rail; errors (two DATA: a run, then what it is held against); "
+        "schedule; all",
     )
     parser.add_argument(
         "data",
@@ -38,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="where figures go")
     parser.add_argument(
         "--formats", default="pdf,svg,png", help="comma-separated (default %(default)s)"
+    )
+    parser.add_argument(
+        "--column",
+        choices=["single", "double"],
+        help="width: one or both columns of a two-column paper (default: what suits the figure)",
     )
     one = parser.add_argument_group("schedule")
     one.add_argument("--collective", default="all_reduce", metavar="KIND")
@@ -102,17 +108,20 @@ def _of_data(args: argparse.Namespace) -> Iterator[tuple[str, str, Figure]]:
     if args.name == COMPARED and len(sides) != 2:
         raise InputError(f"figure {COMPARED} takes two DATA, got {len(sides)}")
     if args.name in catalogue.run_names():
-        yield args.name, provenance, catalogue.run_figure(args.name, sides)
+        yield args.name, provenance, catalogue.run_figure(args.name, sides, args.column)
         return
     if args.name == "all":
-        for name, figure in catalogue.run_figures(sides):
+        for name, figure in catalogue.run_figures(sides, args.column):
             yield name, provenance, figure
     if len(sides) == 2:
-        found = catalogue.errors_figure(compare(*sides.values()))
-        if found is not None:
-            yield COMPARED, provenance, found
-        elif args.name == COMPARED:
-            raise InputError("no pair has a size and a time to draw")
+        try:
+            found = catalogue.comparison_figure(COMPARED, compare(*sides.values()), args.column)
+        except (InputError, NothingMatchedError):
+            # Of all figures this is the one that runs with nothing in common do not have.
+            if args.name == COMPARED:
+                raise
+            return
+        yield COMPARED, provenance, found
 
 
 def _sides(data: list[str]) -> dict[str, Truth]:

@@ -15,6 +15,7 @@ from genie.cli import main
 from genie.compare.figures import comparison as draw
 from genie.compare.figures.catalogue import comparison_figures, run_figure, run_names
 from genie.compare.figures.style import COLOURS, new_figure, save, style
+from genie.compare.figures.traffic import draw_matrix
 from genie.compare.metrics.path import PARTS, critical_path, path_parts
 from genie.compare.truth.recording import from_recording
 from genie.errors import InputError
@@ -54,7 +55,7 @@ def test_matrix_by_rank_host_and_rail() -> None:
     totals = {}
     for by, n in (("rank", 8), ("host", 2), ("rail", 4)):
         ax = new_figure().subplots()
-        draw.draw_matrix(side, ax, by)
+        draw_matrix(side, ax, by)
         shown = np.nan_to_num(np.asarray(ax.images[0].get_array()))
         assert shown.shape == (n, n)
         totals[by] = shown.sum()
@@ -62,7 +63,7 @@ def test_matrix_by_rank_host_and_rail() -> None:
     assert totals["rank"] == pytest.approx(totals["rail"])
     with pytest.raises(InputError, match="which ranks share a host"):
         message = {"rank": 0, "peer": 1, "nbytes": 8, "start_ns": 0, "end_ns": 1}
-        draw.draw_matrix(truth(run([8]), messages=[message]), new_figure().subplots(), "host")
+        draw_matrix(truth(run([8]), messages=[message]), new_figure().subplots(), "host")
 
 
 def test_critical_path_by_hand() -> None:
@@ -159,3 +160,36 @@ def test_figure_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         ["figure", "schedule", "-o", out],
     ):
         assert main(bad) == 1
+
+
+def test_figures_by_name_from_python() -> None:
+    from matplotlib.figure import Figure
+
+    one = simulated()
+    found = genie.compare(simulated(0.5), one)
+    assert genie.figure("timeline", one).axes[0].get_title() == "simulate"
+    assert len(genie.figure("matrix-rail", {"a": one, "b": found.replay}).axes) == 4
+    assert genie.figure("errors", found, column="double").get_size_inches()[0] == 7
+    ax = Figure().subplots()
+    assert genie.draw("busbw", {"a": one}, ax, kind="all_reduce") is ax
+    assert [line.get_label() for line in ax.lines] == ["a"]
+    genie.draw("nics", one, Figure().subplots())
+    genie.draw("errors", found, Figure().subplots())
+    for name, data, why in (
+        ("errors", one, "takes a comparison"),
+        ("sensitivity", found, "no fault was tried"),
+        ("nonsense", one, "no figure 'nonsense'"),
+        ("timeline", 5, "a figure takes runs or a comparison, not int"),
+        ("timeline", {"a": 5}, "a: a run is a Recording or Truth, not int"),
+    ):
+        with pytest.raises(InputError, match=why):
+            genie.figure(name, data)
+    for name, data, why in (
+        ("timeline", {"a": one, "b": one}, "has axes for one run, got 2"),
+        ("errors", one, "takes a comparison"),
+        ("nonsense", one, "no figure 'nonsense' to draw into axes"),
+    ):
+        with pytest.raises(InputError, match=why):
+            genie.draw(name, data, Figure().subplots())
+    with pytest.raises(InputError, match="takes no kind"):
+        genie.figure("cdf", one, kind="x")

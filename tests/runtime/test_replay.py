@@ -66,9 +66,7 @@ def test_tables_and_manifest(tmp_path):
     names = set(rec.column("counters", "name"))
     assert {"tx_bytes", "RetransSegs", "sent_bytes"} <= names
     sent = rec.counters[rec.column("counters", "name") == "sent_bytes"]
-    assert sent["delta"].sum() == rec.messages["nbytes"][
-        rec.messages["direction"] == 0
-    ].sum()
+    assert sent["delta"].sum() == rec.messages["nbytes"][rec.messages["direction"] == 0].sum()
     rec.save(tmp_path / "run")
     assert Recording.load(tmp_path / "run").summary() == rec.summary()
 

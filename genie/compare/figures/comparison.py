@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from genie.compare.figures.axes import log_if_wide, size_axis
+from genie.compare.figures.axes import legend_below, log_if_wide, size_axis, steps
 from genie.compare.figures.style import COLOURS
 from genie.compare.metrics.collective import BANDS, band_of, usable
-from genie.compare.metrics.messages import first_iteration
 from genie.compare.truth.model import KINDS, UNKNOWN
 from genie.errors import InputError
 from genie.replay.tables import N_COLLECTIVES
@@ -22,10 +20,6 @@ if TYPE_CHECKING:
 
     from genie.compare.comparison import Comparison
     from genie.compare.truth.model import Truth
-
-
-#: Bins of 100 us that still can be told apart; longer runs are drawn in bins of 1 ms.
-MOST_BINS = 1500
 
 
 def draw_busbw(sides: dict[str, Truth], ax: Axes, kind: str | None = None) -> Axes:
@@ -73,7 +67,7 @@ def draw_cdf(sides: dict[str, Truth], ax: Axes) -> Axes:
         table = instances(side)
         times = np.sort(table["transfer_ns"][np.isfinite(table["transfer_ns"])]) / 1e3
         if len(times):
-            _steps(times, name, ax)
+            steps(times, name, ax)
             drawn += [times[0], times[-1]]
     if not drawn:
         raise InputError("no operation has a time to draw")
@@ -83,13 +77,6 @@ def draw_cdf(sides: dict[str, Truth], ax: Axes) -> Axes:
     ax.set_ylabel("fraction of collectives")
     ax.legend()
     return ax
-
-
-def _steps(values: npt.NDArray[Any], name: str, ax: Axes) -> None:
-    """Draw the distribution of sorted values as steps from 0 to 1."""
-    share = np.arange(len(values) + 1) / len(values)
-    ax.step(np.append(values[:1], values), share, where="post", label=name,
-            color=COLOURS.get(name))  # fmt: skip
 
 
 def draw_errors(comparison: Comparison, ax: Axes) -> Axes:
@@ -112,6 +99,37 @@ def draw_errors(comparison: Comparison, ax: Axes) -> Axes:
     ax.axhline(0, color="0.5", linewidth=0.6)
     ax.set_ylabel("replay / truth - 1 [%]")
     ax.set_title("box: quartiles; whiskers: 1st, 99th percentile")
+    return ax
+
+
+def draw_sensitivity(comparison: Comparison, ax: Axes, quantity: str | None = None) -> Axes:
+    """Draw the slowdown by each fault in both worlds: two dots a fault, joined.
+
+    Args:
+        comparison: With faults.
+        ax: Where to draw.
+        quantity: "step" or "collectives"; None takes the step where there is one.
+    """
+    found = comparison.sensitivity
+    if not found:
+        raise InputError("no fault was tried in both worlds")
+    chosen = quantity or next(iter(found))
+    if chosen not in found:
+        raise InputError(f"no slowdown of {chosen!r}; there are {', '.join(found)}")
+    tried = found[chosen]
+    y = np.arange(len(tried.faults))
+    ax.hlines(y, tried.replay, tried.truth, color="0.6", linewidth=1)
+    ax.plot(tried.replay, y, "o", color=COLOURS["replay"], label="replay", markersize=5)
+    ax.plot(tried.truth, y, "D", color=COLOURS["truth"], label="truth", markersize=4)
+    ax.axvline(1, color="0.5", linewidth=0.6)
+    ax.set_yticks(y, tried.faults)
+    ax.set_ylim(len(y) - 0.5, -0.5)
+    ax.set_xlim(left=0)
+    ax.set_xlabel(f"slowdown of the {chosen} [times]")
+    ax.set_ylabel("fault")
+    if np.isfinite(tried.rank_correlation):
+        ax.set_title(f"rank correlation {tried.rank_correlation:.2f}")
+    legend_below(ax)
     return ax
 
 
@@ -163,7 +181,7 @@ def draw_timeline(side: Truth, ax: Axes, iteration: int | None = None) -> Axes:
     ax.invert_yaxis()
     ax.set_xlabel("time [ms]")
     ax.set_ylabel("rank")
-    ax.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    legend_below(ax)
     return ax
 
 
@@ -226,7 +244,7 @@ def draw_runs(sides: dict[str, Truth], ax: Axes, nbytes: int | None = None) -> A
     ax.set_xlabel("run")
     ax.set_ylabel("bus bandwidth [GB/s]")
     ax.set_title(f"{KINDS[kind]} of {format_size(int(size))}, run after run")
-    ax.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
+    legend_below(ax)
     return ax
 
 
@@ -268,107 +286,5 @@ def draw_path(side: Truth, ax: Axes) -> Axes:
     ax.set_ylim(len(place) - 0.4, -0.6)
     ax.set_xlabel("time [ms]")
     ax.set_ylabel("rank")
-    ax.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.18))
-    return ax
-
-
-def draw_matrix(side: Truth, ax: Axes, by: str = "rank") -> Axes:
-    """Draw bytes that each rank sent to each other in the first measured iteration.
-
-    Args:
-        side: A run with messages.
-        ax: Where to draw.
-        by: "rank", "host", or "rail" (position of the rank on its host).
-    """
-    if side.messages is None:
-        raise InputError(f"{side.source} has no messages to draw")
-    rows = first_iteration(side)
-    rows = rows[(rows["direction"] == 0) & (rows["peer"] >= 0)]
-    src, dst = rows["rank"].astype(np.int64), rows["peer"].astype(np.int64)
-    if by != "rank":
-        if side.hosts <= 0 or side.world_size <= 0:
-            raise InputError(f"{side.source} does not say which ranks share a host")
-        local = side.world_size // side.hosts
-        src, dst = (src // local, dst // local) if by == "host" else (src % local, dst % local)
-    if not len(src):
-        raise InputError(f"{side.source} has no messages between known ranks to draw")
-    n = int(max(src.max(initial=0), dst.max(initial=0))) + 1
-    total = np.zeros((n, n))
-    np.add.at(total, (src, dst), rows["nbytes"] / 1e6)
-    image = ax.imshow(np.where(total > 0, total, np.nan), cmap="cividis", origin="upper", vmin=0)
-    ax.grid(visible=False)
-    if n <= 16:
-        ax.set_xticks(range(n))
-        ax.set_yticks(range(n))
-    ax.set_xlabel(f"to {by}")
-    ax.set_ylabel(f"from {by}")
-    ax.figure.colorbar(image, ax=ax, label="sent [MB]")
-    return ax
-
-
-def draw_rate(sides: dict[str, Truth], ax: Axes) -> Axes:
-    """Draw the rate of all senders over the first measured iteration, a bin 1 ms or 100 us."""
-    from genie.compare.metrics.shape import traffic_shape
-
-    drawn = False
-    shapes = {
-        name: traffic_shape(replace(side, messages=first_iteration(side)))
-        for name, side in sides.items()
-        if side.messages is not None
-    }
-    coarse = any(s is not None and len(s.rate_100us) > MOST_BINS for s in shapes.values())
-    for name, shape in shapes.items():
-        if shape is not None:
-            rate, width = (shape.rate_1ms, 1.0) if coarse else (shape.rate_100us, 0.1)
-            time = np.arange(len(rate) + 1) * width
-            ax.step(time, np.append(rate, 0), where="post", label=name, color=COLOURS.get(name),
-                    linewidth=0.9)  # fmt: skip
-            drawn = True
-    if not drawn:
-        raise InputError("no run has timed messages to draw")
-    ax.set_xlabel("time [ms]")
-    ax.set_ylim(bottom=0)
-    ax.set_ylabel(f"sent, all NICs, in {'1 ms' if coarse else '100 us'} [GB/s]")
-    ax.legend()
-    return ax
-
-
-def draw_concurrency(sides: dict[str, Truth], ax: Axes) -> Axes:
-    """Draw how many messages are in flight when one starts, as a distribution."""
-    from genie.compare.metrics.shape import traffic_shape
-
-    drawn = False
-    for name, side in sides.items():
-        shape = traffic_shape(side)
-        if shape is not None:
-            _steps(np.sort(shape.concurrency), name, ax)
-            drawn = True
-    if not drawn:
-        raise InputError("no run has timed messages to draw")
-    ax.set_xlim(left=0)
-    ax.set_ylim(0, 1.02)
-    ax.set_xlabel("messages in flight")
-    ax.set_ylabel("fraction of messages")
-    ax.legend()
-    return ax
-
-
-def draw_bursts(sides: dict[str, Truth], ax: Axes) -> Axes:
-    """Draw the sizes of a sender's bursts, as a distribution."""
-    from genie.compare.metrics.shape import BURST_GAP_NS, traffic_shape
-
-    drawn: list[float] = []
-    for name, side in sides.items():
-        shape = traffic_shape(side)
-        if shape is not None:
-            values = np.sort(shape.burst_bytes) / 1e6
-            _steps(values, name, ax)
-            drawn += [values[0], values[-1]]
-    if not drawn:
-        raise InputError("no run has timed messages to draw")
-    log_if_wide(ax, min(drawn), max(drawn))
-    ax.set_ylim(0, 1.02)
-    ax.set_xlabel(f"burst [MB] (gaps above {BURST_GAP_NS // 1000} us end one)")
-    ax.set_ylabel("fraction of bursts")
-    ax.legend()
+    legend_below(ax)
     return ax

@@ -11,8 +11,7 @@ from genie.compare.figures.style import new_figure, style
 from genie.compare.figures.topology import draw_peers, draw_ring, draw_tree
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
+    from genie.compare.figures.picture import Picture
     from genie.replay.cluster import Cluster
     from genie.replay.nccl.env import Nccl
     from genie.replay.recording import Recording
@@ -55,7 +54,7 @@ def figure_schedule(
     nccl: Nccl | None = None,
     root: int = 0,
     channel: int = 0,
-) -> Figure:
+) -> Picture:
     """Return a figure of one collective: left the channel's ring or tree, right its messages.
 
     Args:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from genie.compare.figures.axes import legend_below
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -64,7 +66,7 @@ def draw_space_time(recording: Recording, ax: Axes, channel: int | None = None) 
     ax.set_xlabel("time [us]")
     ax.set_ylabel("rank")
     if len(channels) > 1 and len(channels) <= 7:
-        ax.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+        legend_below(ax)
     return ax
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from genie.compare.figures.picture import Picture
+
 Column = Literal["single", "double"]
 
 #: Widths of one and of both columns of a two-column paper, inches (ACM/USENIX: 3.33 and 7).
@@ -28,6 +30,9 @@ COLOURS = {
     "bad": "#D55E00",
 }
 
+#: Lines that may lie on each other are told apart without colour as well.
+LINES: dict[str, Any] = {"truth": (0, (4, 1.5)), "simulate": (0, (1, 1))}
+
 FORMATS = ("pdf", "svg", "png")
 
 
@@ -40,12 +45,12 @@ def style() -> Iterator[None]:
         yield
 
 
-def new_figure(column: Column = "single", aspect: float = 0.65) -> Figure:
+def new_figure(column: Column = "single", aspect: float = 0.65) -> Picture:
     """Return an empty figure of a column's width; height = width x `aspect`."""
-    from matplotlib.figure import Figure
+    from genie.compare.figures.picture import Picture
 
     width = WIDTH_INCHES[column]
-    return Figure(figsize=(width, width * aspect), layout="constrained")
+    return Picture(figsize=(width, width * aspect), layout="constrained")
 
 
 def save(figure: Figure, target: Path, provenance: str, formats: tuple[str, ...] = FORMATS) -> None:
@@ -65,4 +70,4 @@ def save(figure: Figure, target: Path, provenance: str, formats: tuple[str, ...]
             "png": {"Description": provenance},
         }
         with style():
-            figure.savefig(target.with_suffix(f".{suffix}"), metadata=known[suffix])
+            figure.savefig(target.parent / f"{target.name}.{suffix}", metadata=known[suffix])
