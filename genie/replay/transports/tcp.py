@@ -1,6 +1,7 @@
 """The TCP transport of one worker: its sockets' set-up, options and end.
 
-A connection of the plan has its own socket, as in NCCL's socket transport, opened by the sender;
+A connection of the plan has its own socket, as in NCCL's socket transport, opened by the sender
+(over loopback the two directions between a pair of ranks share theirs);
 `sockets` gives it more (NCCL_NSOCKS_PERTHREAD), over which messages of 1 MiB and more are striped.
 What travels on them is written in `genie/_core/tcp.pyx`.
 """
@@ -13,6 +14,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_address
 from typing import cast
 
 import numpy as np
@@ -46,6 +48,9 @@ class TcpTransport:
         buffer_bytes: SO_SNDBUF and SO_RCVBUF, 0 for the kernel's own tuning.
         congestion: TCP congestion control, None for the system's.
         busy_poll_us: SO_BUSY_POLL microseconds, 0 off.
+        shared: Whether the two directions between a pair of ranks share their sockets. NCCL's do
+            not, so on a network each keeps its own; None shares between workers that listen on
+            loopback addresses only, where no network sees the flows.
         tuning: Further keyword arguments of `genie._core.tcp.Tcp`.
 
     Attributes:
@@ -72,6 +77,7 @@ class TcpTransport:
         buffer_bytes: int = 0,
         congestion: str | None = None,
         busy_poll_us: int = 0,
+        shared: bool | None = None,
         tuning: Mapping[str, int] | None = None,
     ) -> None:
         if len(ids) != len(connections):
@@ -84,6 +90,7 @@ class TcpTransport:
         self.buffer_bytes = buffer_bytes
         self.congestion = congestion
         self.busy_poll_us = busy_poll_us
+        self.shared = shared
         if spin is None:
             spin = local_workers <= len(os.sched_getaffinity(0))
         self.spin = spin
@@ -191,7 +198,10 @@ class TcpTransport:
             self.listen()
         incoming: dict[Lane, int] = {}
         outgoing: dict[Lane, tuple[int, Endpoint]] = {}
+        opposite = self._opposite(addresses)
         for conn in self._ids:
+            if opposite.get(conn, conn) < conn:
+                continue  # the other direction brings the sockets
             for number in range(self.sockets):
                 if self._sends[conn]:
                     where = self._where(addresses, conn)
@@ -204,7 +214,7 @@ class TcpTransport:
             incoming,
             outgoing,
             self._opener,
-            {conn: self._plan_of(conn) for conn in self._ids},
+            {conn: self._plan_of(conn, opposite.get(conn)) for conn in self._ids},
             secret,
         )
         try:
@@ -213,25 +223,64 @@ class TcpTransport:
             self.refused = meeting.refused
             self._hang_up()
         for conn in self._ids:
-            lanes = [met[conn, number] for number in range(self.sockets)]
+            other = opposite.get(conn)
+            opened = conn if other is None else min(conn, other)
+            lanes = [met[opened, number] for number in range(self.sockets)]
             for sock in lanes:
                 # Reading a message must not cost an ACK packet of its own: ACKs ride on credits,
                 # go out every second segment, or after the delayed-ACK time. Measured: a quarter
                 # of the time of a 1 KB message over loopback.
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
-            self._tcp.add(conn, self._sends[conn], [sock.detach() for sock in lanes])
+            self._tcp.add(
+                conn,
+                self._sends[conn],
+                [os.dup(sock.fileno()) if other is not None else sock.detach() for sock in lanes],
+                shared=other is not None,
+            )
+        for sock in met.values():
+            sock.close()
         self._connected = True
 
-    def _where(self, addresses: Mapping[int, Endpoint | Sequence[Endpoint]], conn: int) -> Endpoint:
+    def _opposite(self, addresses: Mapping[int, Endpoint | Sequence[Endpoint]]) -> dict[int, int]:
+        """Connection → the one that goes the other way on the same sockets, as both ends see it."""
+        if self.shared is False:
+            return {}
+        ends = {}
+        for conn in self._ids:
+            row = self._rows[self._row_of[conn]]
+            kind = (int(row["communicator"]), int(row["channel"]), int(row["index"]))
+            source, target = (
+                (int(row["src"]), int(row["nic_src"])),
+                (int(row["dst"]), int(row["nic_dst"])),
+            )
+            ends[kind, source, target] = conn
+        found = {}
+        for (kind, source, target), conn in ends.items():
+            other = ends.get((kind, target, source))
+            if other is not None and (self.shared or self._loops(addresses, conn)):
+                found[conn] = other
+        return found
+
+    def _loops(self, addresses: Mapping[int, Endpoint | Sequence[Endpoint]], conn: int) -> bool:
+        theirs = [address for address, _ in self._listed(addresses, conn)]
+        return all(ip_address(text).is_loopback for text in [*self.bind, *theirs])
+
+    def _listed(
+        self, addresses: Mapping[int, Endpoint | Sequence[Endpoint]], conn: int
+    ) -> list[Endpoint]:
+        """Where the peer of a connection listens."""
         peer = self._peer[conn]
         if peer not in addresses:
             raise InputError(f"no address of worker {peer}, which connection {conn} goes to")
         listed = addresses[peer]
         if isinstance(listed[0], str):
-            return cast(Endpoint, tuple(listed))
-        several = cast("Sequence[Endpoint]", listed)
+            return [cast(Endpoint, tuple(listed))]
+        return list(cast("Sequence[Endpoint]", listed))
+
+    def _where(self, addresses: Mapping[int, Endpoint | Sequence[Endpoint]], conn: int) -> Endpoint:
+        listed = self._listed(addresses, conn)
         nic = max(int(self._rows[self._row_of[conn]]["nic_dst"]), 0)
-        address, port = several[nic % len(several)]
+        address, port = listed[nic % len(listed)]
         return address, port
 
     def _opener(self, lane: Lane) -> socket.socket:
@@ -254,9 +303,9 @@ class TcpTransport:
             ) from exc
         return sock
 
-    def _plan_of(self, conn: int) -> bytes:
+    def _plan_of(self, conn: int, opposite: int | None) -> bytes:
         row = self._rows[self._row_of[conn]]
-        text = f"{conn} {self.sockets} {tuple(row.tolist())}"
+        text = f"{conn} {self.sockets} {opposite} {tuple(row.tolist())}"
         return hashlib.sha256(text.encode()).digest()[:8]
 
     def _hang_up(self) -> None:
