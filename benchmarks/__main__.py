@@ -2,7 +2,8 @@
 
 Usage: python -m benchmarks [NAME ...]; a module is benchmarks/bench_NAME.py with a function
 `run() -> list[dict]` whose rows have: area, peer, peer_value, ours, unit, ratio, goal, note.
-`ratio` is how many times better ours is; `goal` the ratio or bound aimed at, as text.
+`ratio` is how many times better ours is; `goal` the ratio or bound aimed at, as text. A module's
+`NOTES`, if it has them, say what its rows mean.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import platform
 import sys
+import textwrap
 import traceback
 from pathlib import Path
 
@@ -47,10 +49,14 @@ def render(store: dict[str, dict]) -> str:
         "",
         "Written by `make bench`. A ratio is between numbers of one run on one machine; above 1 is",
         "better than the peer. Values are medians; `spread` is (max - min) / median of repeats.",
+        "Bounds in seconds were set on a faster machine: where a floor was measured in the same",
+        "run, the bound for this machine is in brackets.",
         "",
     ]
     for name, entry in sorted(store.items()):
         lines += [f"## {name}", "", f"{entry['machine']}, {entry['date']}", ""]
+        if entry.get("notes"):
+            lines += [*textwrap.wrap(entry["notes"], 98), ""]
         lines.append("| area | ours | unit | peer | peer's | ratio | goal | spread | note |")
         lines.append("|---|---|---|---|---|---|---|---|---|")
         for row in entry["rows"]:
@@ -73,7 +79,8 @@ def main() -> int:
     for name in names:
         print(f"== {name}", flush=True)
         try:
-            rows = importlib.import_module(f"benchmarks.bench_{name}").run()
+            module = importlib.import_module(f"benchmarks.bench_{name}")
+            rows = module.run()
         except Exception:
             traceback.print_exc()
             failed.append(name)
@@ -81,6 +88,7 @@ def main() -> int:
         store[name] = {
             "machine": machine(),
             "date": datetime.date.today().isoformat(),
+            "notes": getattr(module, "NOTES", ""),
             "rows": rows,
         }
         STORE.write_text(json.dumps(store, indent=1, default=float) + "\n")

@@ -3,6 +3,10 @@
 GENIE moves the bytes of NCCL's ring through its engine and does no arithmetic; the peers also
 add. Times are medians of rank 0's calls, back to back; all programs take turns `REPEATS` times.
 
+`floor_tcp.c` shows what the kernel allows at 1 KB: the same exchanges of the same bytes by two
+processes that do nothing else, on one socket or on one for each direction. NCCL's ring exchanges
+twice, one after the other, and its LL protocol doubles the bytes; Open MPI exchanges once.
+
 Needs for the peers: `apt install openmpi-bin libopenmpi-dev`; a Python with torch==2.13.0 (CPU),
 named by GENIE_PEERS_PYTHON (default .venv-peers/bin/python). A peer that is not there is left
 out and said so.
@@ -39,6 +43,17 @@ CASES = {
 }
 #: goals of issue 2: bytes → how many times better
 MPI_GOAL = {1 << 10: 1.0, 1 << 20: 1.3, 4 << 20: 1.3, 16 << 20: 1.3, 64 << 20: 1.3}
+#: the smallest size, at which a floor is measured
+FLOOR_BYTES, FLOOR_ITERATIONS = 1 << 10, 10_000
+HEADER = 4  # bytes of a message's size on the wire
+FLOOR = "C floor, {} of {} B, {}"
+NOTES = (
+    "GENIE sends the messages of NCCL's schedule: two exchanges, each after the other, and up to "
+    "64 KiB in the LL protocol, which doubles the bytes; Open MPI exchanges once at these sizes, "
+    "and adds. `C floor` is benchmarks/floor_tcp.c: two polling processes that do nothing but the "
+    "exchanges. Over loopback GENIE's two directions share a socket, so that acknowledgements ride "
+    "on data; on a network each has its own, as NCCL's."
+)
 GLOO_GOAL = {nbytes: 10.0 if nbytes <= 64 << 10 else 1.5 for nbytes in CASES}
 
 Times = dict[int, float]
@@ -91,6 +106,28 @@ def gloo_times(python: str, cases: dict[int, int]) -> Times:
     return _json_lines([python, script, str(port), *(f"{b}:{n}" for b, n in few.items())])
 
 
+def floor_times(program: str) -> dict[str, float]:
+    """Median of a call of nothing but the exchanges, us, by what is exchanged and how."""
+    from genie import Cluster, schedule
+
+    one = schedule(
+        "all_reduce", count=FLOOR_BYTES // 4, dtype="float32", cluster=Cluster.local(2, 1)
+    )
+    sends = [int(m["nbytes"]) for m in one.messages(0) if m["direction"] == 0]
+    found = {}
+    for count in (len(sends), 1):
+        size = sends[0] + HEADER if count > 1 else FLOOR_BYTES
+        for how in ([], ["one"]):
+            command = [program, str(size), str(count), str(FLOOR_ITERATIONS), *how]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+            name = FLOOR.format(
+                f"{count} exchange{'s' * (count > 1)}", size,
+                "one socket" if how else "a socket a direction",
+            )  # fmt: skip
+            found[name] = json.loads(done.stdout)["us_p50"]
+    return found
+
+
 def run(cases: dict[int, int] | None = None, repeats: int = REPEATS) -> list[dict]:
     """Measure everything in turns and return the rows."""
     cases = CASES if cases is None else cases
@@ -105,6 +142,11 @@ def run(cases: dict[int, int] | None = None, repeats: int = REPEATS) -> list[dic
         python = os.environ.get("GENIE_PEERS_PYTHON", str(HERE.parent / ".venv-peers/bin/python"))
         if Path(python).exists():
             jobs["gloo (torch)"] = lambda: gloo_times(python, cases)
+        compiler = shutil.which(os.environ.get("CC", "cc"))
+        floors: list[dict[str, float]] = []
+        if compiler is not None:
+            floor = str(Path(folder) / "floor_tcp")
+            subprocess.run([compiler, "-O2", "-o", floor, str(HERE / "floor_tcp.c")], check=True)
         fifo = os.environ.get("GENIE_BENCH_FIFO", "") not in ("", "0")
         if fifo:
             os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
@@ -112,14 +154,52 @@ def run(cases: dict[int, int] | None = None, repeats: int = REPEATS) -> list[dic
             for _ in range(repeats):
                 for name in random.sample(sorted(jobs), len(jobs)):
                     found.setdefault(name, []).append(jobs[name]())
+                if compiler is not None and FLOOR_BYTES in cases:
+                    floors.append(floor_times(floor))
         finally:
             if fifo:
                 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    return _rows(found, cases, "; all with SCHED_FIFO" if fifo else "")
+    how = "; all with SCHED_FIFO" if fifo else ""
+    return _floor_rows(found["genie"], floors, how) + _rows(found, cases, how)
+
+
+def _floor_rows(ours: list[Times], floors: list[dict[str, float]], how: str) -> list[dict]:
+    rows = []
+    for name in floors[0] if floors else []:
+        mine = [times[FLOOR_BYTES] for times in ours]
+        theirs = statistics.median(found[name] for found in floors)
+        rows.append(
+            {
+                "area": f"all_reduce {FLOOR_BYTES} B, 2 workers, loopback TCP",
+                "ours": statistics.median(mine),
+                "unit": "us a call",
+                "peer": name,
+                "peer_value": theirs,
+                "ratio": theirs / statistics.median(mine),
+                "goal": "",
+                "spread": (max(mine) - min(mine)) / statistics.median(mine),
+                "note": "what the kernel's TCP allows" + how,
+            }
+        )
+    return rows
+
+
+def _doubled(cases: dict[int, int]) -> set[int]:
+    """The sizes that NCCL sends in LL, which puts as many flag bytes beside the data."""
+    from genie import Cluster, schedule
+
+    cluster = Cluster.local(2, 1)
+    return {
+        nbytes
+        for nbytes in cases
+        for one in [schedule("all_reduce", count=nbytes // 4, dtype="float32", cluster=cluster)]
+        if one.choice is not None and one.choice.protocol == "ll"
+    }
 
 
 def _rows(found: dict[str, list[Times]], cases: dict[int, int], how: str) -> list[dict]:
     rows = []
+    doubled = _doubled(cases)
     goals = {"Open MPI tcp": MPI_GOAL, "gloo (torch)": GLOO_GOAL}
     for nbytes in cases:
         ours = [times[nbytes] for times in found["genie"]]
@@ -137,7 +217,8 @@ def _rows(found: dict[str, list[Times]], cases: dict[int, int], how: str) -> lis
             if peer in found:
                 theirs = statistics.median(times[nbytes] for times in found[peer])
                 row |= {"peer_value": theirs, "ratio": theirs / mine}
-                row["note"] = "same bytes; the peer also adds" + how
+                sent = "twice its bytes (LL)" if nbytes in doubled else "same bytes"
+                row["note"] = f"{sent}; the peer also adds{how}"
             else:
                 row["note"] = "peer not installed here"
             rows.append(row)
