@@ -186,3 +186,48 @@ def test_unpacked_parents_are_read_too() -> None:
     found = scanner.scan(framed(text(1, "0.0.4"), first, second, record), scanner.V4)
     assert found.deps.tolist() == [0, 1]
     assert found.repeated == 1
+
+
+@pytest.mark.parametrize("how", ["later parent", "id that skips", "id again", "parent nowhere"])
+@pytest.mark.parametrize("at", [1, 4096, 4097])
+def test_what_breaks_the_single_pass_breaks_nothing(how: str, at: int) -> None:
+    # Ids count up and parents come first up to node `at`; the columns have grown on the way, by
+    # a guess that the long records at the end upset.
+    count = 5000
+    records = []
+    for k in range(count):
+        node = Node(id=k + 5, name=f"n{k}" if k < 4800 else "n" * 2000, type=4)
+        node.data_deps.extend(sorted({max(5, k + 5 - back) for back in (1, 3, 70)} - {k + 5}))
+        if k == at:
+            if how == "later parent":
+                node.data_deps.append(count)
+                node.data_deps.extend(range(5, 5 + min(k, 30)))
+            elif how == "parent nowhere":
+                node.data_deps.append(1 << 50)
+        if how == "id that skips" and k >= at:
+            node.id += 1 << 40
+        if how == "id again" and k == at:
+            node.id = 5
+        records.append(node.SerializeToString())
+    compare(framed(GlobalMetadata(version="0.0.4").SerializeToString(), *records))
+
+
+@pytest.mark.parametrize("cut", range(0, 40, 3))
+def test_quick_and_careful_readers_agree(cut: int) -> None:
+    # Only bytes with others behind them are read quickly: the same records, first and last.
+    node = Node(id=300, name="x" * 130, type=7, duration_micros=70_000, start_time_micros=1 << 40)
+    node.ctrl_deps.extend([300])
+    node.data_deps.extend([300, 1, 1 << 30, (1 << 64) - 1])
+    for name, value in (("comm_size", 1 << 40), ("comm_type", 2), ("tid", -1), ("stream", 7)):
+        node.attr.add(name=name, int64_val=value)
+    node.attr.add(name="pg_name", string_val="a" * 200)
+    node.attr.add(name="is_cpu_op", bool_val=True)
+    node.attr.add(name="op_schema", string_val="y" * 300)
+    record = node.SerializeToString()
+    bad = record[: len(record) - cut]
+    alone, before = framed(bad), framed(bad, *[b"\x08\x02\x12\x02zz"] * 8)
+    one, two = scanner.scan(alone, scanner.V4), scanner.scan(before, scanner.V4)
+    assert one.notes[one.notes["f1"] == 0].tolist() == two.notes[two.notes["f1"] == 0].tolist()
+    for name, column in one.columns.items():
+        assert column[0] == two.columns[name][0], name
+    assert one.deps.tolist() == two.deps[: two.dep_indptr[1]].tolist()
