@@ -1,7 +1,7 @@
 """GENIE: replay an ML training job's network traffic from CPU-only hosts.
 
-The names here are the public API; everything else is private. `genie.replay`, `genie.compare` and
-`genie.workload` are functions; inside the package of the same name only
+The names here are the public API; everything else is private. `genie.replay`, `genie.compare`,
+`genie.experiment` and `genie.workload` are functions; inside the package of the same name only
 `from genie.replay.x import y` is used.
 """
 
@@ -9,6 +9,7 @@ from genie.compare.comparison import compare
 from genie.compare.figures.api import draw, figure
 from genie.compare.truth.load import load_truth
 from genie.errors import GenieError
+from genie.experiment.run import experiment
 from genie.replay.cluster import Cluster
 from genie.replay.compute import ComputeModel
 from genie.replay.gpu import GpuModel
@@ -38,6 +39,7 @@ __all__ = [
     "__version__",
     "compare",
     "draw",
+    "experiment",
     "figure",
     "load",
     "load_truth",

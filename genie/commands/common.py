@@ -8,7 +8,6 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from genie.errors import InputError
@@ -66,28 +65,9 @@ def add_cluster(parser: argparse.ArgumentParser, required: bool) -> None:
 
 def parse_cluster(text: str | None) -> Cluster | None:
     """Return the cluster that "PRESET:HOSTS", "local:HOSTSxGPUS" or a file describes."""
-    from genie.replay.cluster import Cluster
+    from genie.replay.clusters.named import parse_cluster as parse
 
-    if text is None:
-        return None
-    if os.path.exists(text):
-        path = Path(text)
-        if path.is_dir():
-            raise InputError(f"--cluster {text!r} is a folder, not a graph dump or a log")
-        content = path.read_text(errors="replace")
-        if content.lstrip().startswith("<"):
-            return Cluster.from_nccl_graph(path)
-        return Cluster.from_nccl_log(path)
-    name, colon, hosts = text.rpartition(":")
-    if not colon:
-        raise InputError(f"--cluster {text!r}: expected PRESET:HOSTS (h100x8:4) or a file")
-    if name == "local":
-        n_hosts, times, gpus = hosts.partition("x")
-        if n_hosts.isdecimal() and (not times or gpus.isdecimal()):
-            return Cluster.local(int(n_hosts), int(gpus or 1))
-    elif hosts.isdecimal():
-        return Cluster.preset(name, hosts=int(hosts))
-    raise InputError(f"--cluster {text!r}: the number of hosts after ':' is not a whole number")
+    return parse(text)
 
 
 def add_nccl(parser: argparse.ArgumentParser) -> None:

@@ -55,6 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read the NICs' counters this often during the run; 0s only before and "
         "after it (default %(default)s)",
     )
+    parser.add_argument(
+        "--keep-remote",
+        metavar="DIR",
+        help="recordings stay on the hosts, in this folder (absolute); what comes home says where",
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="do not say which rank runs where before the run"
+    )
     parser.add_argument("--perfetto", metavar="DIR", help="write a Chrome/Perfetto trace per rank")
     common.add_output(parser)
     common.add_json(parser)
@@ -84,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
         counter_interval=parse_time(args.counter_interval) / 1e9,
         progress=common.progress_bar("replay"),
         on_error="record",
+        quiet=args.quiet,
+        keep_remote=args.keep_remote,
     )
     code = common.finish(args, recording)
     if args.perfetto:

@@ -150,6 +150,7 @@ def bench(
             timeout=timeout,
             progress=progress,
             log_messages=False,
+            quiet=True,
         )
     rows = []
     times = _times(recording, n, len(plan), warmup, iterations)

@@ -16,7 +16,9 @@ from genie.replay.sampler import MAX_SAMPLES, SAMPLE
 
 if TYPE_CHECKING:
     from genie.errors import GenieError
+    from genie.replay.clocks import ClockFit
     from genie.replay.control import Control, Outcome, WorkerResult
+    from genie.replay.shard import Shard
 
 Labels = dict[tuple[str, str], tuple[str, ...]]
 
@@ -29,7 +31,7 @@ def recording(control: Control) -> Recording:
     parts = [
         _part(control, worker, result)
         for worker, result in enumerate(outcome.results)
-        if result.whole
+        if result.whole and result.done is not None and result.done.kept is None
     ]
     whole, labels = merge(parts)
     if not parts:
@@ -65,6 +67,9 @@ def recording(control: Control) -> Recording:
             "rejected_peers": outcome.rejected,
         }
     )
+    remote = _remote(control)
+    if remote:
+        manifest["remote"] = remote
     return Recording(whole, manifest, labels)
 
 
@@ -74,20 +79,55 @@ def _part(
     from genie._core.engine import CONNECTIONS, MESSAGES, OPS
 
     assert result.done is not None
-    ops = np.frombuffer(result.blobs["ops"], dtype=OPS).copy()
-    messages = np.frombuffer(result.blobs["messages"], dtype=MESSAGES).copy()
-    connections = np.frombuffer(result.blobs["connections"], dtype=CONNECTIONS)
+    logs = {
+        name: np.frombuffer(result.blobs[name], dtype=dtype)
+        for name, dtype in (("ops", OPS), ("messages", MESSAGES), ("connections", CONNECTIONS))
+    }
     zero = (result.done.start_ns, control.outcome.started_ns)
+    return part_of(control.plan.shard(worker), logs, result.clock, zero)
+
+
+def part_of(
+    shard: Shard, logs: dict[str, npt.NDArray[np.void]], clock: ClockFit, zero: tuple[int, int]
+) -> tuple[dict[str, npt.NDArray[np.void]], Labels]:
+    """Return one worker's `ops` and `messages`, its times on the common timeline.
+
+    Args:
+        shard: What it ran.
+        logs: The engine's "ops", "messages" and "connections".
+        clock: Its clock against the coordinator's.
+        zero: The start barrier on its clock and on the coordinator's, ns.
+    """
+    ops, messages = logs["ops"].copy(), logs["messages"].copy()
     for table, names in (
         (ops, ("ready_ns", "start_ns", "end_ns")),
         (messages, ("posted_ns", "completed_ns")),
     ):
         for name in names:
-            table[name] = result.clock.correct(table[name], *zero)
-    found, labels = assemble(control.plan.shard(worker), ops, messages, connections)
+            table[name] = clock.correct(table[name], *zero)
+    found, labels = assemble(shard, ops, messages, logs["connections"])
     open_ = (found["messages"]["completed_ns"] < 0) & (found["messages"]["status"] == 0)
     found["messages"]["status"][open_] = tables.IN_FLIGHT
     return found, labels
+
+
+def _remote(control: Control) -> list[dict[str, Any]]:
+    """Return where the tables are that stayed on their hosts."""
+    out = []
+    for worker, result in enumerate(control.outcome.results):
+        if result.done is not None and result.done.kept is not None:
+            path, nbytes, sha256 = result.done.kept
+            out.append(
+                {
+                    "worker": worker,
+                    "endpoint": str(control.endpoints[worker]),
+                    "host": result.hello.host if result.hello else "",
+                    "path": path,
+                    "nbytes": nbytes,
+                    "sha256": sha256,
+                }
+            )
+    return out
 
 
 def _health(control: Control) -> npt.NDArray[np.void]:
@@ -201,6 +241,11 @@ def _why(control: Control) -> str:
 def _dropped(control: Control) -> list[str]:
     out = []
     for worker, result in enumerate(control.outcome.results):
+        if result.done is not None and result.done.not_kept:
+            out.append(
+                f"{control.names[worker]}: its recording could not stay there "
+                f"({result.done.not_kept}), and came home"
+            )
         if result.done is not None and any(result.done.dropped):
             ops, messages = result.done.dropped
             out.append(

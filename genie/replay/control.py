@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from genie.errors import GenieError, LaunchError, ReplayTimeoutError, TransportError
+from genie.replay import mapping
 from genie.replay.auth import new_secret
 from genie.replay.blame import describe
 from genie.replay.clocks import SHARED, ClockFit, Exchange, clock_identity, fit
@@ -72,6 +74,10 @@ class Settings:
     log_messages: str = "network"
     counter_interval: float = 0.0
     options: dict[str, Any] = field(default_factory=dict)
+    keep: str = ""
+    """Folder of each host where a worker's tables stay; "": they come home."""
+    quiet: bool = True
+    """Whether the mapping is not shown."""
     address: str = ""
     """Where workers without a nic listen for each other; "": where they reach the coordinator."""
 
@@ -82,6 +88,7 @@ class WorkerResult:
 
     hello: Hello | None = None
     ready: Ready | None = None
+    connected: Connected | None = None
     done: Done | None = None
     blobs: dict[str, bytes] = field(default_factory=dict)
     clock: ClockFit = SHARED
@@ -167,6 +174,8 @@ class Control:
         self.secret = new_secret() if secret is None else secret
         self.names = [self._name(w) for w in range(self.n)]
         self.outcome = Outcome([WorkerResult() for _ in range(self.n)])
+        #: Not the secret nor made of it: it is in the names of files.
+        self.run_name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(4).hex()}"
         self._listen = (address, port)
         self._coord: Coordinator
         self._signals = _Signals()
@@ -279,6 +288,8 @@ class Control:
                     compress=hello.clock != clock_identity(),
                     options=self.settings.options,
                     counter_interval=self.settings.counter_interval,
+                    keep=self.settings.keep,
+                    run=self.run_name,
                 ),
             )
             shard = self.plan.shard(worker).to_bytes()
@@ -295,7 +306,23 @@ class Control:
         for worker, peers in enumerate(self._peers()):
             coord.send(worker, Peers({p: ready[p].listen for p in sorted(peers)}))
         # The worker's own timeout names the peer that is missing: let it speak first.
-        coord.gather(Connected, timeout + 5, "connecting to each other", check=self._check)
+        met = coord.gather(Connected, timeout + 5, "connecting to each other", check=self._check)
+        for worker, connected in met.items():
+            self.outcome.results[worker].connected = connected
+        if not self.settings.quiet:
+            self._show_mapping()
+
+    def _show_mapping(self) -> None:
+        """Say on stderr who runs where."""
+        results = self.outcome.results
+        for line in mapping.describe(
+            self.plan,
+            self.endpoints,
+            [r.hello.host if r.hello else "" for r in results],
+            [r.ready.devices if r.ready else () for r in results],
+            [r.connected.pinned if r.connected else "" for r in results],
+        ):
+            print(f"genie: {line}", file=sys.stderr)
 
     def _peers(self) -> list[set[int]]:
         """Return the workers that each worker exchanges messages with."""

@@ -2,6 +2,7 @@
 
 One endpoint is one worker; the ranks of a trace are dealt out to endpoints in blocks. Several
 endpoints may name the same host, each is its own worker. For TCP a nic is a network interface.
+`netns:NAME/nic` is a network namespace of this machine that `ip netns` knows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ DEFAULT_LOCAL = 2
 MAX_ENDPOINTS = 65536
 
 _HOST = re.compile(r"(?:[A-Za-z0-9_.-]+@)?(?:[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.-]+)?\])")
+_NETNS = "netns:"
+_NETNS_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _NIC = re.compile(r"([A-Za-z0-9_.@-]+)(?::([0-9]+))?")
 _SLOTS = re.compile(r"(\S+)\s+slots=([0-9]{1,6})(?:\s+max_slots=[0-9]+)?")
 _LOCAL = re.compile(r"local(?::(.*))?", re.DOTALL)
@@ -50,7 +53,14 @@ class Endpoint:
     @property
     def address(self) -> str:
         """The host without `user@` and brackets, as a resolver takes it."""
+        if self.netns:
+            return "localhost"
         return self.host.rpartition("@")[2].strip("[]")
+
+    @property
+    def netns(self) -> str:
+        """The network namespace of this machine that the worker runs in, "" for none."""
+        return self.host.removeprefix(_NETNS) if self.host.startswith(_NETNS) else ""
 
     @property
     def is_local(self) -> bool:
@@ -146,7 +156,15 @@ def _endpoint(text: object, where: str) -> Endpoint:
     if not isinstance(text, str):
         raise InputError(f"{where} is {text!r}; expected text: {_FORM}")
     host, slash, rest = text.strip().partition("/")
-    if not _HOST.fullmatch(host) or host.startswith("-"):
+    if host.startswith(_NETNS):
+        if not _NETNS_NAME.fullmatch(host[len(_NETNS) :]):
+            raise InputError(f"{where} is {text!r}: expected netns:NAME/nic")
+        if not rest:
+            raise InputError(
+                f"{where} is {text!r}: a namespace has no address that leads here; name the "
+                "interface to use: netns:NAME/nic"
+            )
+    elif not _HOST.fullmatch(host) or host.startswith("-"):
         raise InputError(f"{where} is {text!r}: {host!r} is not a host; expected {_FORM}")
     if not slash:
         return Endpoint(host)

@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from genie.replay.carrier import Carrier
 
 
+#: CPU times are read so long before the start barrier, ns: what is idle before does not dilute.
+BEFORE_NS = 2_000_000
+
+
 class Meter:
-    """Reads CPU times and counters around a run, and counters during it; made just before it.
+    """Reads CPU times and counters around a run, and counters during it; made before it.
 
     Args:
         carrier: The worker's transport.
@@ -43,6 +47,15 @@ class Meter:
         """Return the kernel's counters and the transport's own."""
         return counters(self._devices) | (self._carrier.counters() if self._carrier else {})
 
+    def wait(self, start_ns: int) -> None:
+        """Sleep until just before the start barrier, then read the CPU times.
+
+        Args:
+            start_ns: The barrier, CLOCK_MONOTONIC.
+        """
+        time.sleep(max(0, start_ns - time.monotonic_ns() - BEFORE_NS) / 1e9)
+        self._cpu_before = cpu_times()
+
     def stop(self) -> None:
         """Read again, just after the run."""
         self.end_ns = time.monotonic_ns()
@@ -65,6 +78,9 @@ class Meter:
         }
         if total > 0:
             out["host_cpu_busy"] = (after.host_busy - before.host_busy) / total
+            out["host_cpu_steal"] = (after.host_steal - before.host_steal) / total
+        if before.wait_ns >= 0 and after.wait_ns >= 0:
+            out["cpu_wait_ns"] = after.wait_ns - before.wait_ns
         for name in ("timer_error", "poll_gap"):
             if engine[name]["count"]:
                 for key in ("p50", "p99", "max"):

@@ -122,6 +122,9 @@ class CpuTimes:
     involuntary: int
     host_busy: int
     host_total: int
+    host_steal: int
+    wait_ns: int
+    """This thread could run and had no CPU, ns; -1: the kernel does not say."""
 
 
 def cpu_times() -> CpuTimes:
@@ -136,8 +139,16 @@ def cpu_times() -> CpuTimes:
     idle = ticks[3] + ticks[4]
     return CpuTimes(
         round(mine.ru_utime * 1e9), round(mine.ru_stime * 1e9), mine.ru_nivcsw,
-        sum(ticks) - idle, sum(ticks),
+        sum(ticks) - idle, sum(ticks), ticks[7], _run_delay_ns(),
     )  # fmt: skip
+
+
+def _run_delay_ns() -> int:
+    """Return the second number of schedstat: time on a run queue (sched-stats of the kernel)."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return -1
 
 
 def interface_of(address: str) -> str:

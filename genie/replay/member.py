@@ -32,6 +32,8 @@ from genie.replay.protocol import (
 )
 from genie.replay.rendezvous import PURPOSE, TO_COORDINATOR, TO_WORKER
 
+#: Descriptor of the socket to call the coordinator with: one of another network namespace.
+CONTROL_FD_VAR = "GENIE_CONTROL_FD"
 #: Seconds the main thread has to end by itself after the connection ended.
 LAST_WORDS = 2.0
 _M = TypeVar("_M")
@@ -83,12 +85,16 @@ class Member:
         """
         deadline = time.monotonic() + timeout
         pause = 0.02
+        given = os.environ.pop(CONTROL_FD_VAR, None)
         while True:
             why: list[str] = []
             for host, port in addresses:
                 left = max(deadline - time.monotonic(), 0.1)
                 try:
-                    sock = socket.create_connection((host, port), timeout=min(left, 5.0))
+                    if given is None:
+                        sock = socket.create_connection((host, port), timeout=min(left, 5.0))
+                    else:
+                        sock = _call(int(given), (host, port), min(left, 5.0))
                 except OSError as exc:
                     why.append(f"{host} port {port}: {exc.strerror or exc}")
                     continue
@@ -211,3 +217,15 @@ class Member:
             time.sleep(LAST_WORDS)
             if not self.closing:
                 os._exit(1)
+
+
+def _call(fd: int, address: tuple[str, int], timeout: float) -> socket.socket:
+    """Return a connection over a copy of socket `fd`, which is of another network namespace."""
+    sock = socket.socket(fileno=os.dup(fd))
+    try:
+        sock.settimeout(timeout)
+        sock.connect(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock

@@ -81,6 +81,10 @@ class Setup(Message, frozen=True):
     options: dict[str, Any] = {}
     counter_interval: float = 0.0
     """Seconds between readings of the counters during the run; 0: before and after it only."""
+    keep: str = ""
+    """Folder of the worker's host where its tables stay, "" for none: they are sent home."""
+    run: str = ""
+    """Name of the run, for files that stay."""
 
 
 class Blob(Message, frozen=True):
@@ -117,6 +121,8 @@ class Connected(Message, frozen=True):
     """All connections to other workers stand."""
 
     seconds: float = 0.0
+    pinned: str = ""
+    """Cores that the worker keeps its thread on, "" when any."""
 
 
 class Ping(Message, frozen=True):
@@ -174,6 +180,10 @@ class Done(Message, frozen=True):
     """Strangers that the transport refused."""
     pinned: str = ""
     """Cores of the NUMA node of its devices, if it was kept on them."""
+    kept: tuple[str, int, str] | None = None
+    """Path, bytes and SHA-256 of the tables, where they stayed."""
+    not_kept: str = ""
+    """Why they could not stay, and are sent home."""
 
 
 class Failed(Message, frozen=True):

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from genie.errors import RecordError, RecordVersionError
-from genie.replay.tables import SCHEMA_VERSION, TABLES, dtype_of
+from genie.replay.tables import SCHEMA_VERSION, TABLES, empty
 
 FORMAT = "genie-recording"
 MANIFEST = "manifest.json"
@@ -177,7 +177,7 @@ def _read_table(file: Path, name: str, labels: Labels) -> npt.NDArray[np.void]:
         table = pq.read_table(file).combine_chunks()
     except (OSError, pa.ArrowException) as exc:
         raise RecordError(f"{file}: not readable as Parquet: {exc}", path=str(file)) from exc
-    out = np.zeros(table.num_rows, dtype=dtype_of(name))
+    out = empty(name, table.num_rows)
     for column in TABLES[name]:
         if column.name not in table.column_names and column.absent is not None:
             out[column.name] = column.absent

@@ -173,6 +173,10 @@ def _notes(rec: Recording) -> list[str]:
     if limits:
         more = f" (and {len(limits) - 1} more)" if len(limits) > 1 else ""
         out.append(f"warning: the CPU, not the network, may have set the pace: {limits[0]}{more}")
+    if "remote" in rec.manifest:
+        from genie.replay.remote import missing
+
+        out += [f"stays on its host: {place}" for place in missing(rec.manifest)]
     if not rec.complete:
         out.append(f"INCOMPLETE: {rec.manifest.get('incomplete') or 'the run did not finish'}")
     messages = rec.column("failures", "message")

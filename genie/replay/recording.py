@@ -177,7 +177,28 @@ class Recording:
             RecordVersionError: Written by a genie with another schema version.
         """
         tables, labels, manifest = record_io.load(Path(path))
-        return cls(tables, manifest, labels)
+        found = cls(tables, manifest, labels)
+        found._join_remote(Path(path))
+        return found
+
+    def _join_remote(self, folder: Path | None) -> None:
+        """Add what stayed on the workers' hosts, as far as it is here."""
+        if "remote" not in self.manifest:
+            return
+        from genie.replay.remote import gather
+
+        found = gather(self.manifest, folder)
+        if found is None:
+            return
+        tables, labels = found
+        if len(self.ops):
+            from genie.replay.assemble import merge
+
+            mine = {name: self.tables[name] for name in ("ops", "messages")}
+            known = {key: value for key, value in self.labels.items() if key[0] == "ops"}
+            tables, labels = merge([(mine, known), (tables, labels)])
+        self.tables |= tables
+        self.labels |= labels
 
     def plot(
         self,

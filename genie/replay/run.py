@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from genie.errors import GenieError, InputError
 from genie.replay.endpoints import Endpoint, deal_ranks, parse_endpoints
+from genie.replay.mapping import check_nics
 from genie.replay.plan import Plan
 from genie.replay.plan import plan as make_plan
 
@@ -44,6 +45,8 @@ def replay(
     counter_interval: float = 1.0,
     on_error: Literal["raise", "record"] = "raise",
     options: dict[str, Any] | None = None,
+    quiet: bool = False,
+    keep_remote: str | os.PathLike[str] | None = None,
 ) -> Recording:
     """Replay a trace between workers over the real network and return what was measured.
 
@@ -70,6 +73,10 @@ def replay(
             whose `recording` attribute holds what was recorded, or return ("record") that
             Recording, marked incomplete.
         options: Further options of the transport, such as {"sockets": 2} for TCP.
+        keep_remote: Folder on every host where the worker there leaves what it recorded, instead
+            of sending it home; an absolute path. The Recording lists host, path and SHA-256, and
+            `Recording.load` joins the files that it finds.
+        quiet: Do not say on stderr which rank runs where, by which NIC and on which cores.
 
     Raises:
         InputError: Endpoints, ranks and cluster that do not fit together.
@@ -91,6 +98,11 @@ def replay(
             f"counter_interval is {counter_interval:g} s: 0 (off) or {MIN_COUNTER_INTERVAL:g} "
             "and more, please"
         )
+    if keep_remote is not None and not os.path.isabs(keep_remote):
+        raise InputError(
+            f"keep_remote {os.fspath(keep_remote)!r}: workers run in no folder of yours, so the "
+            "path must be absolute"
+        )
     ends = parse_endpoints(endpoints)
     who = role()
     if who is not None and who.size != len(ends):
@@ -104,14 +116,17 @@ def replay(
     if who is not None and who.rank > 0:
         raise SystemExit(serve(who, timeout))
     made = _plan(trace, ends, cluster, nccl, compute, gpu)
+    odd = check_nics(made.cluster, ends)
     settings = _settings(transport, ends)
     settings.iterations, settings.warmup, settings.time_scale = iterations, warmup, time_scale
-    settings.timeout = timeout
+    settings.timeout, settings.quiet = timeout, quiet
+    settings.keep = "" if keep_remote is None else os.fspath(keep_remote)
     settings.log_messages = "network" if log_messages else "none"
     settings.counter_interval = counter_interval
     settings.options = _options(settings.transport, made, options or {})
     bar = make_progress(progress, "replay")
     control = _control(made, ends, settings, bar, who)
+    control.outcome.warnings += odd
     try:
         outcome = control.run()
     finally:

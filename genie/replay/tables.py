@@ -7,6 +7,7 @@ Times are int64 nanoseconds on one timeline, 0 = the start barrier of the run; -
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +51,7 @@ class Column:
     unit: str
     doc: str
     text: bool = False
-    absent: int | None = None
+    absent: float | None = None
 
 
 def _text(name: str, doc: str) -> Column:
@@ -97,7 +98,9 @@ TABLES: dict[str, tuple[Column, ...]] = {
         Column("wall_ns", "i8", "ns", "time from start barrier to the worker's last event"),
         Column("cpu_user_ns", "i8", "ns", "CPU time of the worker meanwhile, user"),
         Column("cpu_system_ns", "i8", "ns", "CPU time of the worker meanwhile, kernel"),
+        Column("cpu_wait_ns", "i8", "ns", "time the worker could run and had no CPU", absent=-1),
         Column("host_cpu_busy", "f8", "", "share of the host's CPU time that was busy, 0 to 1"),
+        Column("host_cpu_steal", "f8", "", "share of it that a hypervisor kept", absent=math.nan),
         Column("timer_error_p50_ns", "f8", "ns", "lateness of compute ends, median"),
         Column("timer_error_p99_ns", "f8", "ns", "lateness of compute ends, 99th percentile"),
         Column("timer_error_max_ns", "f8", "ns", "lateness of compute ends, worst"),

@@ -115,7 +115,8 @@ class Worker:
         setup = member.receive(Setup, 120.0)
         if not setup.address:
             setup = msgspec.structs.replace(setup, address=member.local_address)
-        shard = Shard.from_bytes(member.receive_blob("shard"))
+        shard_bytes = member.receive_blob("shard")
+        shard = Shard.from_bytes(shard_bytes)
         began = time.monotonic()
         engine = shard.engine("wall")
         carrier = Carrier(setup, shard, self.index) if shard.connections.size else None
@@ -127,13 +128,16 @@ class Worker:
         if carrier is not None:
             carrier.connect(peers.listen, self.secret, setup.timeout)
             engine.set_transport(carrier.transport.capsule)
-        member.send(Connected(time.monotonic() - began))
+        took = time.monotonic() - began
         cores = os.sched_getaffinity(0)
         pinned = pin(carrier.devices, *setup.place) if carrier and setup.spin else ""
+        member.send(Connected(took, pinned))
         start = member.receive(Start, None)
         meter = Meter(carrier, setup.counter_interval, start.t_ns, cores)
         self._engine = engine
         done, blobs = self._drive(engine, shard, setup, start.t_ns, meter, carrier, pinned)
+        if setup.keep:
+            done, blobs = self._keep(setup, done, shard_bytes, blobs)
         member.send(done)
         for name, table in blobs.items():
             member.send_blob(name, _bytes(table), compress=setup.compress)
@@ -150,6 +154,7 @@ class Worker:
     ) -> tuple[Done, dict[str, npt.NDArray[np.void]]]:
         gc.collect()
         gc.freeze()
+        meter.wait(start_ns)
         status = engine.run(
             iterations=setup.iterations,
             warmup=setup.warmup,
@@ -191,6 +196,20 @@ class Worker:
             pinned=pinned,
         )
         return done, blobs
+
+    def _keep(
+        self, setup: Setup, done: Done, shard: bytes, blobs: dict[str, npt.NDArray[np.void]]
+    ) -> tuple[Done, dict[str, npt.NDArray[np.void]]]:
+        """Write the tables here; where the disk refuses they go home after all."""
+        from genie.replay.remote import keep
+
+        try:
+            kept = keep(setup.keep, setup.run, self.index, done.start_ns, shard, blobs)
+        except OSError as exc:
+            why = f"{setup.keep}: {exc.strerror or exc}"
+            return msgspec.structs.replace(done, not_kept=why), blobs
+        where = (kept.path, kept.nbytes, kept.sha256)
+        return msgspec.structs.replace(done, kept=where, blobs=()), {}
 
     def _progress(self, done: int, total: int) -> None:
         self._member.send(Progress(done, total))

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from genie.compare.truth.model import Truth
 
 
+#: Numbers of runs, and a value of each.
+Series = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
 def draw_busbw(sides: dict[str, Truth], ax: Axes, kind: str | None = None) -> Axes:
     """Draw bus bandwidth against size, one line a side: median, with the quartiles as a band.
 
@@ -225,25 +229,43 @@ def draw_runs(sides: dict[str, Truth], ax: Axes, nbytes: int | None = None) -> A
     if nbytes is not None:
         took = np.where(keys["nbytes"] == nbytes, took + 1, 0)
     kind, size = keys[int(took.argmax())]
+    series: dict[str, Series] = {}
+    lines: dict[str, float] = {}
     for name, table in tables.items():
         mine = table[(table["kind"] == kind) & (table["nbytes"] == size)]
         rate = mine["busbw"][np.isfinite(mine["busbw"])]
         if not len(rate):
             continue
         if name == "simulate" and len(sides) > 1:
-            ax.axhline(np.median(rate), color=COLOURS[name], linestyle="--", label=name)
-            continue
-        runs = np.arange(1, len(rate) + 1)
-        (line,) = ax.plot(runs, rate, marker="o", label=name, color=COLOURS.get(name))
-        odd = anomalies(rate)
+            lines[name] = float(np.median(rate))
+        else:
+            series[name] = (np.arange(1.0, len(rate) + 1), rate)
+    draw_values(series, lines, ax)
+    ax.set_ylabel("bus bandwidth [GB/s]")
+    ax.set_title(f"{KINDS[kind]} of {format_size(int(size))}, run after run")
+    return ax
+
+
+def draw_values(series: dict[str, Series], lines: dict[str, float], ax: Axes) -> Axes:
+    """Draw values run after run with their anomalies, and levels to hold them against.
+
+    Args:
+        series: Name → numbers of the runs, value of each.
+        lines: Name → level.
+        ax: Where to draw.
+    """
+    for name, level in lines.items():
+        colour = COLOURS["simulate"] if len(lines) == 1 else None
+        ax.axhline(level, color=colour, linestyle="--", label=name)
+    for name, (runs, values) in series.items():
+        (line,) = ax.plot(runs, values, marker="o", label=name, color=COLOURS.get(name))
+        odd = anomalies(values)
         if odd.any():
-            ax.plot(runs[odd], rate[odd], "o", markersize=8, markerfacecolor="none",
+            ax.plot(runs[odd], values[odd], "o", markersize=8, markerfacecolor="none",
                     color=COLOURS["bad"] if line.get_color() != COLOURS["bad"] else "black",
                     label=f"{name}: anomaly")  # fmt: skip
     ax.set_ylim(bottom=0)
     ax.set_xlabel("run")
-    ax.set_ylabel("bus bandwidth [GB/s]")
-    ax.set_title(f"{KINDS[kind]} of {format_size(int(size))}, run after run")
     legend_below(ax)
     return ax
 

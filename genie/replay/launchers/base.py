@@ -86,6 +86,7 @@ class Children:
         environment: Mapping[str, str],
         stdin: bytes | None = None,
         own_group: bool = False,
+        pass_fds: Sequence[int] = (),
     ) -> None:
         """Start a process; its output is kept for errors.
 
@@ -95,6 +96,7 @@ class Children:
             environment: All of its environment.
             stdin: Written to its standard input, which is then closed.
             own_group: A process group of its own, which Ctrl-C in a terminal does not reach.
+            pass_fds: Descriptors that stay open in it.
         """
         # Memory, not a file: a full or read-only disk must not stop a run.
         said = self._said[number] = os.fdopen(os.memfd_create("genie-worker"), "w+b")
@@ -106,6 +108,7 @@ class Children:
             stderr=said,
             cwd="/",
             start_new_session=own_group,
+            pass_fds=tuple(pass_fds),
         )
         self._children[number] = child
         if stdin is not None and child.stdin is not None:

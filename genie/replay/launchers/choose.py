@@ -58,6 +58,9 @@ def choose(endpoints: Sequence[Endpoint], name: str | None = None) -> Launcher:
     if name not in NAMES:
         raise InputError(f"no launcher {name!r} (known: {', '.join(NAMES)})")
     remote = {w: end for w, end in enumerate(endpoints) if not end.is_local}
+    inside = [end for end in endpoints if end.netns]
+    if inside and name in ("srun", "mpirun"):
+        raise InputError(f"launcher {name!r} cannot start a worker in {inside[0]}; 'local' can")
     if name == "srun":
         return SrunLauncher(endpoints)
     if name == "mpirun":
@@ -65,13 +68,13 @@ def choose(endpoints: Sequence[Endpoint], name: str | None = None) -> Launcher:
     if name == "ssh":
         return _with_local(endpoints, remote)
     if not remote:
-        return LocalLauncher(range(len(endpoints)))
+        return _local(endpoints, range(len(endpoints)))
     if name == "local":
         names = ", ".join(str(end) for end in list(remote.values())[:8])
         raise LaunchError(f"launcher 'local' starts workers on this host only, not on {names}")
-    if in_allocation():
+    if in_allocation() and not inside:
         return SrunLauncher(endpoints)
-    if find_mpirun() is not None and not any("@" in end.host for end in endpoints):
+    if not inside and find_mpirun() is not None and not any("@" in end.host for end in endpoints):
         return MpirunLauncher(endpoints)
     return _with_local(endpoints, remote)
 
@@ -79,7 +82,12 @@ def choose(endpoints: Sequence[Endpoint], name: str | None = None) -> Launcher:
 def _with_local(endpoints: Sequence[Endpoint], remote: Mapping[int, Endpoint]) -> Launcher:
     here = [worker for worker in range(len(endpoints)) if worker not in remote]
     ssh = SshLauncher(remote)
-    return Together([LocalLauncher(here), ssh]) if here else ssh
+    return Together([_local(endpoints, here), ssh]) if here else ssh
+
+
+def _local(endpoints: Sequence[Endpoint], workers: Sequence[int]) -> LocalLauncher:
+    namespaces = {w: endpoints[w].netns for w in workers if endpoints[w].netns}
+    return LocalLauncher(workers, namespaces=namespaces)
 
 
 def listen_address(endpoints: Sequence[Endpoint]) -> str:

@@ -51,6 +51,7 @@ class TcpTransport:
         shared: Whether the two directions between a pair of ranks share their sockets. NCCL's do
             not, so on a network each keeps its own; None shares between workers that listen on
             loopback addresses only, where no network sees the flows.
+        traffic_class: TOS byte of IPv4, traffic class of IPv6 (DSCP x 4 + ECN).
         tuning: Further keyword arguments of `genie._core.tcp.Tcp`.
 
     Attributes:
@@ -78,6 +79,7 @@ class TcpTransport:
         congestion: str | None = None,
         busy_poll_us: int = 0,
         shared: bool | None = None,
+        traffic_class: int = 0,
         tuning: Mapping[str, int] | None = None,
     ) -> None:
         if len(ids) != len(connections):
@@ -91,6 +93,9 @@ class TcpTransport:
         self.congestion = congestion
         self.busy_poll_us = busy_poll_us
         self.shared = shared
+        if not 0 <= traffic_class <= 255:
+            raise InputError(f"traffic class {traffic_class}: expected 0 to 255")
+        self.traffic_class = traffic_class
         if spin is None:
             spin = local_workers <= len(os.sched_getaffinity(0))
         self.spin = spin
@@ -141,6 +146,11 @@ class TcpTransport:
                 raise InputError(
                     f"TCP congestion control {self.congestion!r}: {exc.strerror}"
                 ) from None
+        if self.traffic_class:
+            if sock.family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, self.traffic_class)
+            else:
+                sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, self.traffic_class)
         if self.busy_poll_us:
             sock.setsockopt(socket.SOL_SOCKET, SO_BUSY_POLL, self.busy_poll_us)
 
