@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -324,3 +325,40 @@ def test_full_disk(tmp_path, full_disk):
     assert "was not written" in done.stderr and "No space left on device" in done.stderr
     assert list(full_disk.iterdir()) == []
     assert "all_reduce" in done.stdout  # what was measured is shown all the same
+
+
+def test_rank_that_lacks_a_collective_is_found_before_anything_runs(tmp_path):
+    prefix = write_steps(tmp_path / "trace", ranks=4, steps=3)
+    write_steps(tmp_path / "short", ranks=4, steps=2)
+    (tmp_path / "trace/steps.3.et").write_bytes((tmp_path / "short/steps.3.et").read_bytes())
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "genie.cli", "replay", str(prefix), "-o", str(tmp_path / "run")],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 1 and done.stderr.count("error:") == 1
+    assert "rank 3" in done.stderr and "all_reduce" in done.stderr and "worker" not in done.stderr
+    assert not (tmp_path / "run").exists() and time.monotonic() - begin < 60
+
+
+def test_slow_disk(tmp_path, monkeypatch):
+    """Recordings that stay on a disk of 0.7 s a write: the run is as fast, the end waits for it."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler for the slow disk")
+    shim = tmp_path / "slowdisk.so"
+    source = Path(__file__).with_name("slowdisk.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim, source, "-ldl"], check=True)
+    monkeypatch.setenv("LD_PRELOAD", str(shim))
+    monkeypatch.setenv("SLOW_DIR", str(tmp_path / "kept"))
+    monkeypatch.setenv("SLOW_MS", "700")
+    trace = steps(tmp_path / "trace", ranks=2, steps=2)
+    rec = genie.replay(
+        trace, "local:2", progress=False, quiet=True, keep_remote=tmp_path / "kept", timeout=120
+    )
+    monkeypatch.delenv("LD_PRELOAD")
+    assert rec.complete and workers_of(os.getpid()) == []
+    # A write and a sync at least, after the run and not in it.
+    assert rec.manifest["seconds"]["run"] > 1.4 > rec.health["wall_ns"].max() / 1e9
+    rec.save(tmp_path / "run")
+    whole = Recording.load(tmp_path / "run")
+    assert len(np.unique(whole.ops["rank"])) == 2 and (whole.ops["end_ns"] > 0).all()

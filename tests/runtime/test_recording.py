@@ -266,3 +266,47 @@ def test_health_says_when_the_cpu_was_the_limit():
     assert "worker 1: its host's CPUs were 99 % busy with 4 workers on 2 cores" in second
     assert "health: compute ends late by p99 2.5 ms, host CPU 99 % busy" in rec.summary()
     assert "the CPU, not the network, may have set the pace" in rec.summary()
+
+
+def test_every_reason_why_the_cpu_was_the_limit():
+    """The criterion of `cpu_limits`, each part at both sides of its threshold."""
+    for column, below, above, said in (
+        ("cpu_wait_ns", 99_000_000, 101_000_000, "had no CPU for 10 % of the run"),
+        ("host_cpu_steal", 0.049, 0.06, "a hypervisor kept 6 % of its host's CPUs"),
+        ("timer_error_p99_ns", 999_999, 1_000_001, "compute ended up to 1 ms late"),
+    ):
+        rec = recording()
+        rec.health["wall_ns"] = 1_000_000_000
+        rec.health[column][0] = below
+        assert cpu_limits(rec) == [], column
+        rec.health[column][0] = above
+        (found,) = cpu_limits(rec)
+        assert said in found and found.startswith("worker 0: ")
+    rec = recording()
+    median = float(np.median(rec.collectives()["time_ns"]))
+    assert median < 10_000_000  # so that 1 ms is the larger threshold
+    rec.health["poll_gap_p99_ns"][1] = 1_000_001
+    (found,) = cpu_limits(rec)
+    assert "worker 1: looked at the network up to 1 ms late" in found
+    # A collective of 100 ms does not mind gaps of 1 ms.
+    rec.ops["end_ns"][rec.ops["kind"] < 10] += 100_000_000
+    assert cpu_limits(rec) == []
+
+
+def test_recordings_of_earlier_releases_load_without_later_columns(tmp_path):
+    import json
+
+    import pyarrow.parquet as pq
+
+    from genie.replay.record_io import _digest
+
+    path = recording().save(tmp_path / "old")
+    file = path / "health.parquet"
+    table = pq.read_table(file).drop_columns(["cpu_wait_ns", "host_cpu_steal"])
+    pq.write_table(table, file)
+    manifest = json.loads((path / "manifest.json").read_text())
+    manifest["tables"]["health"]["sha256"] = _digest(file)
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    old = Recording.load(path)
+    assert (old.health["cpu_wait_ns"] == -1).all() and np.isnan(old.health["host_cpu_steal"]).all()
+    assert cpu_limits(old) == []
