@@ -57,7 +57,7 @@ def experiment(
 
     Raises:
         InputError: A specification that cannot be run.
-        TestbedError: A testbed that cannot be had here.
+        FabricError: A testbed that cannot be had here.
         ExperimentError: A run was limited by the CPU or failed, and the specification does not say
             to keep it; `result` and the folder have what was done. The testbed is gone.
         KeyboardInterrupt: Ctrl-C or SIGTERM; likewise.

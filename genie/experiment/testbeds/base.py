@@ -43,7 +43,7 @@ class Testbed(Protocol):
             hash_seed: Of the ECMP hash; None is a seed of 0 where there is one.
 
         Raises:
-            TestbedError: It cannot be had here; says why.
+            FabricError: It cannot be had here; says why.
         """
         ...
 

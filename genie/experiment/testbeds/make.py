@@ -12,7 +12,7 @@ def make_testbed(spec: TestbedSpec) -> Testbed:
 
     Raises:
         InputError: There is no such testbed.
-        TestbedError: It cannot be made here; says what is missing.
+        FabricError: It cannot be made here; says what is missing.
     """
     kind = spec.network.partition(":")[0]
     if kind == "commands":

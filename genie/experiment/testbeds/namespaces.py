@@ -15,7 +15,7 @@ from types import TracebackType
 from genie.errors import InputError
 from genie.experiment.links import Link, Port, States
 from genie.experiment.testbeds.shaping import Shaper, has_netem, in_namespace, tool
-from genie.experiment.testbeds.shell import Guard, TestbedError, need, need_root, run, tried
+from genie.experiment.testbeds.shell import FabricError, Guard, need, need_root, run, tried
 
 _STAR = re.compile(r"star:(\d+)")
 _LEAF_SPINE = re.compile(r"leaf-spine:(\d+)x(\d+)x(\d+)")
@@ -172,7 +172,7 @@ class Namespaces:
         left = {line.split()[0] for line in run("ip", "netns", "list").splitlines() if line}
         mine = sorted(left & set(self._ip))
         if mine:
-            raise TestbedError(f"network namespaces are left: {', '.join(mine)}")
+            raise FabricError(f"network namespaces are left: {', '.join(mine)}")
 
     def _sysctl(self, namespace: str, setting: str) -> None:
         run(*in_namespace(namespace, "sysctl", "-qw", setting))
@@ -182,7 +182,7 @@ class Namespaces:
     def apply(self, states: States, mtu: int, hash_seed: int | None) -> None:
         """See `base.Testbed`."""
         if self._shaper is None:
-            raise TestbedError("the testbed is not built yet")
+            raise FabricError("the testbed is not built yet")
         mtu = mtu or self._mtu
         if not 576 <= mtu <= 65_000:
             raise InputError(f"MTU {mtu}: expected 576 to 65000")
@@ -213,7 +213,7 @@ class Namespaces:
             if not tried(*in_namespace(name, "sysctl", "-qw", f"{_SEED}={wanted}")):
                 if seed is None:
                     return
-                raise TestbedError(f"hash_seed: this kernel has no {_SEED} (Linux 6.11)")
+                raise FabricError(f"hash_seed: this kernel has no {_SEED} (Linux 6.11)")
         self._seed = wanted
 
     def counters(self) -> dict[str, int]:

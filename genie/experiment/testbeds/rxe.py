@@ -15,7 +15,7 @@ from types import TracebackType
 from genie.errors import InputError
 from genie.experiment.links import Link, Port, States
 from genie.experiment.testbeds.shaping import Shaper, has_netem
-from genie.experiment.testbeds.shell import Guard, TestbedError, need, need_root, run, tried
+from genie.experiment.testbeds.shell import FabricError, Guard, need, need_root, run, tried
 
 _RXE = re.compile(r"rxe:(\d+)")
 DEFAULT_MTU = 4200
@@ -73,7 +73,7 @@ class SoftRoce:
         """Build it; nothing is left if that fails."""
         there = [f"ga{i}" for i in range(self._n) if Path(f"/sys/class/net/ga{i}").exists()]
         if there or Path(f"/sys/class/net/{BRIDGE}").exists():
-            raise TestbedError(f"interface {(there or [BRIDGE])[0]} is there already")
+            raise FabricError(f"interface {(there or [BRIDGE])[0]} is there already")
         for module in ("rdma_rxe", "veth", "bridge"):
             tried("modprobe", "-q", module)
         before = {name: Path("/proc/sys", name).read_text().strip() for name in _SETTINGS}
@@ -130,7 +130,7 @@ class SoftRoce:
         self._guard = None
         left = [f"ga{i}" for i in range(self._n) if Path(f"/sys/class/net/ga{i}").exists()]
         if left:
-            raise TestbedError(f"interfaces are left: {', '.join(left)}")
+            raise FabricError(f"interfaces are left: {', '.join(left)}")
 
     def apply(self, states: States, mtu: int, hash_seed: int | None) -> None:
         """See `base.Testbed`."""
@@ -142,10 +142,10 @@ class SoftRoce:
                 f"(here {self._mtu})"
             )
         if self._shaper is None:
-            raise TestbedError("the testbed is not built yet")
+            raise FabricError("the testbed is not built yet")
         shaped = any(s.bits_per_s or s.delay_ns or s.loss for s in states.values())
         if shaped and not self._netem:
-            raise TestbedError("Soft-RoCE links are shaped by netem, which this kernel lacks")
+            raise FabricError("Soft-RoCE links are shaped by netem, which this kernel lacks")
         self._shaper.apply(states)
 
     def counters(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ from genie.experiment.links import (
     States,
     bucket_bytes,
 )
-from genie.experiment.testbeds.shell import TestbedError, run, tried
+from genie.experiment.testbeds.shell import FabricError, run, tried
 
 #: Bytes that wait in a port beyond its bucket before packets are dropped, and packets for netem:
 #: more than a worker's window, so that a lone flow loses nothing.
@@ -71,7 +71,7 @@ class Shaper:
         changed = {key: s for key, s in states.items() if s != self._now[key]}
         delayed = [key for key, s in changed.items() if s.delay_ns]
         if delayed and not self._netem:
-            raise TestbedError(
+            raise FabricError(
                 f"link {delayed[0][0]}: this kernel has no netem, so nothing can be delayed"
             )
         ip: dict[str, list[str]] = defaultdict(list)

@@ -15,28 +15,28 @@ LIMIT = 60.0
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
-class TestbedError(GenieError):
+class FabricError(GenieError):
     """A test network that could not be made, changed or taken down."""
 
 
 def need(*names: str) -> None:
-    """Raise TestbedError unless these commands are here."""
+    """Raise FabricError unless these commands are here."""
     missing = [name for name in names if shutil.which(name, path=_PATH) is None]
     if missing:
-        raise TestbedError(f"this testbed needs {' and '.join(missing)}, which is not here")
+        raise FabricError(f"this testbed needs {' and '.join(missing)}, which is not here")
 
 
 def need_root(what: str) -> None:
-    """Raise TestbedError unless this is root."""
+    """Raise FabricError unless this is root."""
     if os.geteuid() != 0:
-        raise TestbedError(f"{what} needs root (user {os.geteuid()} is not)")
+        raise FabricError(f"{what} needs root (user {os.geteuid()} is not)")
 
 
 def run(*words: str, text: str | None = None, env: Mapping[str, str] | None = None) -> str:
     """Run a command; return what it printed.
 
     Raises:
-        TestbedError: It failed; with the command and what it said.
+        FabricError: It failed; with the command and what it said.
     """
     try:
         done = subprocess.run(
@@ -51,13 +51,13 @@ def run(*words: str, text: str | None = None, env: Mapping[str, str] | None = No
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise TestbedError(f"`{' '.join(words)}` did not end within {LIMIT:g} s") from None
+        raise FabricError(f"`{' '.join(words)}` did not end within {LIMIT:g} s") from None
     except OSError as exc:
-        raise TestbedError(f"`{' '.join(words)}` cannot be run: {exc.strerror}") from exc
+        raise FabricError(f"`{' '.join(words)}` cannot be run: {exc.strerror}") from exc
     if done.returncode:
         said = (done.stderr or done.stdout).strip()[-500:]
         shown = f" of {text.strip()[:300]!r}" if text else ""
-        raise TestbedError(f"`{' '.join(words)}`{shown} failed ({done.returncode}): {said}")
+        raise FabricError(f"`{' '.join(words)}`{shown} failed ({done.returncode}): {said}")
     return done.stdout
 
 
@@ -65,7 +65,7 @@ def tried(*words: str) -> bool:
     """Run a command; return whether it worked."""
     try:
         run(*words)
-    except TestbedError:
+    except FabricError:
         return False
     return True
 
@@ -100,4 +100,4 @@ class Guard:
         except subprocess.TimeoutExpired:
             self._child.kill()
             self._child.wait()
-            raise TestbedError(f"the testbed was not taken down within {LIMIT:g} s") from None
+            raise FabricError(f"the testbed was not taken down within {LIMIT:g} s") from None
