@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 #: Folder inside a recording's for files brought home.
 HOME = "remote"
+#: Of a worker's blobs, those that stay; counters come home.
+LOGS = ("ops", "messages", "connections")
 Logs = dict[str, npt.NDArray[np.void]]
 
 

@@ -200,16 +200,18 @@ class Worker:
     def _keep(
         self, setup: Setup, done: Done, shard: bytes, blobs: dict[str, npt.NDArray[np.void]]
     ) -> tuple[Done, dict[str, npt.NDArray[np.void]]]:
-        """Write the tables here; where the disk refuses they go home after all."""
-        from genie.replay.remote import keep
+        """Write what grows with the run here; where the disk refuses it goes home after all."""
+        from genie.replay.remote import LOGS, keep
 
+        logs = {name: blobs[name] for name in LOGS}
         try:
-            kept = keep(setup.keep, setup.run, self.index, done.start_ns, shard, blobs)
+            kept = keep(setup.keep, setup.run, self.index, done.start_ns, shard, logs)
         except OSError as exc:
             why = f"{setup.keep}: {exc.strerror or exc}"
             return msgspec.structs.replace(done, not_kept=why), blobs
+        rest = {name: table for name, table in blobs.items() if name not in LOGS}
         where = (kept.path, kept.nbytes, kept.sha256)
-        return msgspec.structs.replace(done, kept=where, blobs=()), {}
+        return msgspec.structs.replace(done, kept=where, blobs=tuple(rest)), rest
 
     def _progress(self, done: int, total: int) -> None:
         self._member.send(Progress(done, total))
