@@ -44,7 +44,7 @@ def main(runs: int) -> None:
         before: dict[str, int] = {}
         nbytes = messages = 0
         for run in range(runs):
-            rec = genie.replay(plan, "local:2", progress=False, quiet=True)
+            rec = genie.replay(plan, "local:2", progress=False, quiet=True, timeout=600)
             sends = rec.messages[rec.messages["direction"] == 0]
             receives = rec.messages[rec.messages["direction"] == 1]
             assert rec.complete and (rec.messages["status"] == 0).all(), run

@@ -17,7 +17,7 @@ from genie.replay.launchers.ssh import SshLauncher
 
 #: Interface or address on which the coordinator listens for workers of other hosts.
 ADDRESS_VAR = "GENIE_ADDRESS"
-NAMES = ("auto", "local", "srun", "mpirun", "ssh")
+NAMES = ("auto", "local", "fork", "srun", "mpirun", "ssh")
 
 
 class Together:
@@ -61,6 +61,8 @@ def choose(endpoints: Sequence[Endpoint], name: str | None = None) -> Launcher:
     inside = [end for end in endpoints if end.netns]
     if inside and name in ("srun", "mpirun"):
         raise InputError(f"launcher {name!r} cannot start a worker in {inside[0]}; 'local' can")
+    if name == "fork":
+        return _forks(endpoints, remote)
     if name == "srun":
         return SrunLauncher(endpoints)
     if name == "mpirun":
@@ -83,6 +85,16 @@ def _with_local(endpoints: Sequence[Endpoint], remote: Mapping[int, Endpoint]) -
     here = [worker for worker in range(len(endpoints)) if worker not in remote]
     ssh = SshLauncher(remote)
     return Together([_local(endpoints, here), ssh]) if here else ssh
+
+
+def _forks(endpoints: Sequence[Endpoint], remote: Mapping[int, Endpoint]) -> Launcher:
+    from genie.replay.launchers.fork import ForkLauncher
+
+    elsewhere = [end for end in endpoints if end.netns] + list(remote.values())
+    if elsewhere:
+        raise LaunchError(f"launcher 'fork' starts workers in this process's place only, not on "
+                          f"{elsewhere[0]}")  # fmt: skip
+    return ForkLauncher(range(len(endpoints)))
 
 
 def _local(endpoints: Sequence[Endpoint], workers: Sequence[int]) -> LocalLauncher:
