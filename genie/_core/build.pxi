@@ -27,6 +27,8 @@ cdef class _Setup:
     cdef bint started
     cdef bint finished_run
     cdef object gpu
+    cdef object delays
+    cdef object local
     cdef uint64_t total_nodes
     cdef uint64_t programs_cap
     cdef object names
@@ -56,7 +58,9 @@ cdef class _Setup:
         self.hosts = []
         self.bound = []
         self.programs_in = []
-        self.gpu = (0, 0.0, 0.0)
+        self.gpu = (0, 0.0, 0.0, 0.0, 0)
+        self.delays = (0, 0, False, 0)
+        self.local = (0, 0.0)
 
     def __dealloc__(self):
         cdef size_t i
@@ -114,20 +118,41 @@ cdef class _Setup:
             raise InputError("this engine has already run: make a new one")
         return 0
 
-    def set_gpu(self, *, call_ns=0, copy_bytes_per_ns=0.0, reduce_bytes_per_ns=0.0):
+    def set_gpu(
+        self, *, call_ns=0, copy_bytes_per_ns=0.0, reduce_bytes_per_ns=0.0,
+        receive_bytes_per_ns=None, move_ns=0, start_ns=0, send_ns=0, early=False, gap_ns=0,
+    ):
         """Sets the GPU-time model of the programs added after this call.
 
         Args:
             call_ns: Fixed ns of each primitive call.
-            copy_bytes_per_ns: Bytes/ns at which one channel copies; 0 = takes no time.
+            copy_bytes_per_ns: Bytes/ns at which one channel sends its own; 0 = takes no time.
             reduce_bytes_per_ns: Bytes/ns at which a channel receives, reduces and sends; 0 = none.
+            receive_bytes_per_ns: Bytes/ns of a move that only receives; None = as it copies.
+            move_ns: Fixed ns of each move.
+            start_ns: From the start of a collective to its first move, ns.
+            send_ns: From the end of a SEND to another host until its message can be posted, ns;
+                the stream goes on meanwhile.
+            early: Messages inside a host leave before the GPU time of their move instead of after
+                it: their receiver works on the first bytes while the last are still being made.
+            gap_ns: From the end of a message on a simulated connection to the start of the next,
+                ns.
         """
-        if call_ns < 0 or copy_bytes_per_ns < 0 or reduce_bytes_per_ns < 0:
+        receive = copy_bytes_per_ns if receive_bytes_per_ns is None else receive_bytes_per_ns
+        given = (
+            call_ns, copy_bytes_per_ns, reduce_bytes_per_ns, receive, move_ns, start_ns, send_ns,
+            gap_ns,
+        )
+        if min(given) < 0:
             raise InputError("the GPU-time model takes no negative numbers")
-        self.gpu = (int(call_ns), float(copy_bytes_per_ns), float(reduce_bytes_per_ns))
+        self.gpu = (
+            int(call_ns), float(copy_bytes_per_ns), float(reduce_bytes_per_ns), float(receive),
+            int(move_ns),
+        )
+        self.delays = (int(start_ns), int(send_ns), bool(early), int(gap_ns))
 
     def set_local(self, *, latency_ns=0, bytes_per_ns=0.0):
-        """Sets how messages between ranks of one host travel.
+        """Sets how messages of the programs added after this call travel inside a host.
 
         Args:
             latency_ns: Fixed ns of a message.
@@ -136,8 +161,7 @@ cdef class _Setup:
         self.open()
         if latency_ns < 0 or bytes_per_ns < 0:
             raise InputError("the local model takes no negative numbers")
-        self.e.local_latency = latency_ns
-        self.e.local_rate = bytes_per_ns
+        self.local = (int(latency_ns), float(bytes_per_ns))
 
     def add_communicator(self, members, *, joint=False):
         """Adds a communicator and returns its id.
@@ -265,6 +289,8 @@ cdef class _Setup:
         p.phases = <PhaseT*> self.alloc(n_streams * sizeof(PhaseT))
         p.channels = <ChannelT*> self.alloc(n_streams * sizeof(ChannelT))
         p.window = window
+        p.start_ns, p.send_ns, p.early, p.gap_ns = self.delays
+        p.local_ns, p.local_rate = self.local
         p.n_ops = <uint32_t> total
         p.n_streams = n_streams
         # Slots a stream uses, looked up by the last one used, then linearly: a stream has few.
@@ -425,14 +451,18 @@ cdef class _Setup:
         cdef double call_ns = self.gpu[0]
         cdef double copy_rate = self.gpu[1]
         cdef double reduce_rate = self.gpu[2]
+        cdef double receive_rate = self.gpu[3]
+        cdef double move_ns = self.gpu[4]
         cdef uint32_t i, x, y, z, at, largest
         cdef const uint32_t* call
         cdef StreamT* t
         cdef OpT* o
         cdef bint cut, receives, sends
         cdef double rate, ns
-        if call_ns > 0 or copy_rate > 0 or reduce_rate > 0:
+        if call_ns > 0 or copy_rate > 0 or reduce_rate > 0 or receive_rate > 0 or move_ns > 0:
             p.gpu_ns = <uint32_t*> self.alloc(p.n_ops * sizeof(uint32_t))
+        else:
+            p.early = 0  # no GPU time to be early for
         for i in range(p.n_streams):
             t = &p.streams[i]
             if t.end == t.first:
@@ -467,12 +497,16 @@ cdef class _Setup:
                     y += 1
                 p.ops[y - 1].flags |= OPF_END
                 if p.gpu_ns != NULL and at != NONE32:
-                    rate = reduce_rate if receives and sends else copy_rate
-                    ns = largest / rate if rate > 0 else 0.0
+                    rate = (reduce_rate if receives else copy_rate) if sends else receive_rate
+                    ns = (largest / rate if rate > 0 else 0.0) + move_ns
                     if x == t.first or call[x - t.first] != call[x - 1 - t.first]:
                         ns += call_ns
                     if ns > 4e9:
                         raise ScheduleError(f"the GPU-time model gives {ns:.0f} ns for one message")
+                    if p.early:
+                        at = y - 1
+                        for z in range(x, y):
+                            p.gpu_ns[z] = <uint32_t> ceil_ns(ns)
                     p.gpu_ns[at] = <uint32_t> ceil_ns(ns)
                     if p.gpu_ns[at] > 0:
                         p.ops[at].flags |= OPF_GPU

@@ -24,6 +24,12 @@ class _Setup:
         call_ns: int = 0,
         copy_bytes_per_ns: float = 0.0,
         reduce_bytes_per_ns: float = 0.0,
+        receive_bytes_per_ns: float | None = None,
+        move_ns: int = 0,
+        start_ns: int = 0,
+        send_ns: int = 0,
+        early: bool = False,
+        gap_ns: int = 0,
     ) -> None: ...
     def set_local(self, *, latency_ns: int = 0, bytes_per_ns: float = 0.0) -> None: ...
     def add_communicator(self, members: npt.ArrayLike, *, joint: bool = False) -> int: ...

@@ -63,6 +63,11 @@ cdef void handle_event(Core* e, Event* v) noexcept nogil:
         try_post(e, c)
     elif kind == EV_JOINT:
         joint_event(e, v.arg)
+    elif kind == EV_GAP:
+        e.conns[v.arg].in_gap = 0
+        sim_start(e, &e.conns[v.arg])
+    elif kind == EV_COLL:
+        begin_coll(e, <CollR*> v.arg)
     elif kind == EV_LINK:
         n = &e.net_events[v.arg]
         e.links[n.link].rate = n.rate

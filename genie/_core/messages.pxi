@@ -131,16 +131,17 @@ cdef inline void deliver(Core* e, Conn* c) noexcept nogil:
 
 cdef void post_local(Core* e, Conn* c, uint32_t nbytes) noexcept nogil:
     # A hop inside a host: one copy engine a connection, then a fixed latency.
+    cdef ProgramT* p = &e.programs[c.s_program]
     cdef int64_t start, end
-    if e.local_rate == 0 and e.local_latency == 0:
+    if p.local_rate == 0 and p.local_ns == 0:
         deliver(e, c)
         return
     start = e.now if e.now > c.busy_until else c.busy_until
     end = start
-    if e.local_rate > 0:
-        end += ceil_ns(<double> nbytes / e.local_rate)
+    if p.local_rate > 0:
+        end += ceil_ns(<double> nbytes / p.local_rate)
     c.busy_until = end
-    push_in_line(e, LINE_LOCAL, end + e.local_latency, EV_ARRIVE, c - e.conns)
+    push_in_line(e, LINE_LOCAL, end + p.local_ns, EV_ARRIVE, c - e.conns)
 
 
 cdef void retry_later(Core* e, Conn* c) noexcept nogil:
@@ -157,6 +158,11 @@ cdef void try_post(Core* e, Conn* c) noexcept nogil:
     cdef int rc
     while c.s_post != c.s_tail:
         m = &c.sent[c.s_post & c.mask]
+        if m.ready_ns > e.now:
+            if not c.cts_armed:
+                c.cts_armed = 1
+                push_event(e, m.ready_ns, EV_CTS, c - e.conns)
+            return
         if c.kind == TRANSPORT:
             # A transport counts announcements itself: -EAGAIN, then READY when there is room.
             if c.refused or c.failed:

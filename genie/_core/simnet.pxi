@@ -189,30 +189,38 @@ cdef void left_wire(Core* e, Conn* c) noexcept nogil:
     push_in_line(e, LINE_NETWORK, e.now + latency, EV_ARRIVE, c - e.conns)
 
 
-cdef void sim_post(Core* e, Conn* c) noexcept nogil:
-    # Called with the message already counted in s_post; it starts now if the connection is idle.
+cdef void sim_start(Core* e, Conn* c) noexcept nogil:
+    # Puts the next message of an idle connection on the wire, if there is one.
     cdef ClassS* k = &e.classes[c.cls]
     cdef SentM* m
-    if c.s_onwire + 1 != c.s_post:
+    while c.s_onwire != c.s_post:
+        m = &c.sent[c.s_onwire & c.mask]
+        if m.nbytes == 0 and not path_failed(e, k):
+            left_wire(e, c)
+            continue
+        if k.n_flows == 0:
+            class_start(e, c.cls)
+        class_advance(e, k)
+        flow_push(k, k.service + <double> m.nbytes, <uint32_t> (c - e.conns))
+        k.joined = 1
+        touch_class(e, c.cls)
         return
-    m = &c.sent[c.s_onwire & c.mask]
-    if m.nbytes == 0 and not path_failed(e, k):
-        left_wire(e, c)
-        return
-    if k.n_flows == 0:
-        class_start(e, c.cls)
-    class_advance(e, k)
-    flow_push(k, k.service + <double> m.nbytes, <uint32_t> (c - e.conns))
-    k.joined = 1
-    touch_class(e, c.cls)
+
+
+cdef inline void sim_post(Core* e, Conn* c) noexcept nogil:
+    # Called with the message already counted in s_post; it starts now if the connection is idle.
+    if c.s_onwire + 1 == c.s_post and not c.in_gap:
+        sim_start(e, c)
 
 
 cdef void class_finish(Core* e, uint32_t q) noexcept nogil:
-    # Messages of class q whose transmission ends now; the next one of a connection follows at once.
+    # Messages of class q whose transmission ends now; the next one of a connection follows
+    # at once, or after its program's gap.
     cdef ClassS* k = &e.classes[q]
     cdef Flow f
     cdef Conn* c
     cdef SentM* m
+    cdef int64_t gap
     cdef uint32_t before = k.n_flows
     class_advance(e, k)
     while k.n_flows > 0:
@@ -220,8 +228,12 @@ cdef void class_finish(Core* e, uint32_t q) noexcept nogil:
         if ceil_ns((f.finish - k.service) / k.rate) > 0:
             break
         c = &e.conns[f.conn]
+        gap = e.programs[c.s_program].gap_ns if c.sent[c.s_onwire & c.mask].nbytes > 0 else 0
         left_wire(e, c)
-        if c.s_onwire != c.s_post:
+        if gap > 0:
+            c.in_gap = 1
+            push_event(e, e.now + gap, EV_GAP, f.conn)
+        if c.s_onwire != c.s_post and gap == 0:
             m = &c.sent[c.s_onwire & c.mask]
             # One that was waiting follows without a gap; one posted now starts now.
             if m.posted_ns == e.now:

@@ -30,6 +30,7 @@ cdef int start_stream(Core* e, CollR* coll, uint32_t index) noexcept nogil:
                 fail_conn(e, c, -EBUSY, True)
                 return -1
             c.s_owner = s
+            c.s_program = b.program
             c.s_window = p.window
             c.s_limit = t.messages
             if slices:
@@ -57,6 +58,14 @@ cdef int start_phase(Core* e, CollR* coll, uint32_t channel) noexcept nogil:
     run.left = phase.end - phase.first
     for i in range(phase.first, phase.end):
         if start_stream(e, coll, i) != 0:
+            return -1
+    return 0
+
+
+cdef int begin_coll(Core* e, CollR* coll) noexcept nogil:
+    cdef uint32_t i
+    for i in range(e.programs[coll.bind.program].n_channels):
+        if start_phase(e, coll, i) != 0:
             return -1
     return 0
 
@@ -98,9 +107,10 @@ cdef int start_coll(
         coll.streams[i].op = p.streams[i].first
     for i in range(p.n_channels):
         coll.channels[i].phase = p.channels[i].first
-        if start_phase(e, coll, i) != 0:
-            return -1
-    return 0
+    if p.start_ns > 0:
+        push_event(e, e.now + p.start_ns, EV_COLL, <uint64_t> coll)
+        return 0
+    return begin_coll(e, coll)
 
 
 cdef void end_stream(Core* e, StreamR* s) noexcept nogil:
@@ -164,12 +174,20 @@ cdef void run_stream(Core* e, StreamR* s) noexcept nogil:
     cdef CollR* coll = s.coll
     cdef uint32_t* conns = coll.bind.conns
     cdef OpT* ops = coll.ops
+    cdef ProgramT* p = &e.programs[coll.bind.program]
     cdef OpT* o
     cdef Conn* c
     cdef SentM* m
     while s.op < s.end:
         o = &ops[s.op]
         c = &e.conns[conns[o.slot]]
+        if s.gpu_done == 2:
+            # Early messages: the op was done before the GPU time of its move, which is over.
+            s.gpu_done = 0
+            if o.flags & OPF_END:
+                end_move(e, s, s.op)
+            s.op += 1
+            continue
         if o.kind == OP_SEND:
             if c.s_head != c.s_tail and (
                 c.s_steps + o.steps > c.s_window or c.s_tail - c.s_head >= c.s_limit
@@ -181,13 +199,10 @@ cdef void run_stream(Core* e, StreamR* s) noexcept nogil:
             s.state = S_WAITING_MESSAGE
             c.r_wait = s
             return
-        if o.flags & OPF_GPU and not s.gpu_done:
+        if o.flags & OPF_GPU and not s.gpu_done and not p.early:
             s.gpu_done = 1
             s.state = S_GPU
-            push_in_line(
-                e, LINE_GPU, e.now + e.programs[coll.bind.program].gpu_ns[s.op], EV_STREAM,
-                <uint64_t> s,
-            )
+            push_in_line(e, LINE_GPU, e.now + p.gpu_ns[s.op], EV_STREAM, <uint64_t> s)
             return
         s.gpu_done = 0
         if o.kind == OP_SEND:
@@ -198,6 +213,11 @@ cdef void run_stream(Core* e, StreamR* s) noexcept nogil:
             m.oprow = coll.row
             m.node = coll.node
             m.row = NONE32
+            m.ready_ns = e.now
+            if c.kind != LOCAL:
+                m.ready_ns += p.send_ns
+                if p.early:
+                    m.ready_ns += p.gpu_ns[s.op]
             c.s_tail += 1
             c.s_steps += o.steps
             c.s_step += o.steps
@@ -205,9 +225,14 @@ cdef void run_stream(Core* e, StreamR* s) noexcept nogil:
             try_post(e, c)
         elif o.kind == OP_RECV:
             c.r_taken += 1
+        if e.status != RUNNING:
+            return
+        if o.flags & OPF_GPU and p.early:
+            s.gpu_done = 2
+            s.state = S_GPU
+            push_in_line(e, LINE_GPU, e.now + p.gpu_ns[s.op], EV_STREAM, <uint64_t> s)
+            return
         if o.flags & OPF_END:
             end_move(e, s, s.op)
         s.op += 1
-        if e.status != RUNNING:
-            return
     end_stream(e, s)

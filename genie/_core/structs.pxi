@@ -15,6 +15,8 @@ cdef enum:
     EV_CTS = 4     # the announced room reaches the sender; arg = connection
     EV_LINK = 5    # a network event; arg = its row
     EV_JOINT = 6   # a held collective starts; arg = joint communicator << 32 | member << 1 | set
+    EV_GAP = 7     # the gap after a simulated message is over; arg = connection
+    EV_COLL = 8    # a collective begins after its start-up time; arg = CollR*
 
 # Why a run stopped.
 cdef enum:
@@ -104,6 +106,12 @@ cdef struct ProgramT:
     uint32_t n_slots
     uint32_t n_messages
     uint32_t window
+    int64_t start_ns   # of the GPU-time model: before the first move of a collective
+    int64_t send_ns    # until a network message can be posted
+    int64_t local_ns   # latency of a hop inside a host
+    double local_rate  # bytes/ns of such a hop, 0 = no time
+    int64_t gap_ns     # between two messages of a simulated connection
+    uint8_t early      # messages go on before the GPU time of their move
 
 cdef struct BindT:
     # A program bound to a communicator on one rank.
@@ -173,6 +181,7 @@ cdef struct JointMemo:
 
 cdef struct SentM:
     int64_t posted_ns
+    int64_t ready_ns   # not posted before
     uint32_t nbytes
     uint32_t row
     uint32_t oprow
@@ -200,6 +209,7 @@ cdef struct Conn:
     uint32_t s_step    # FIFO step of the next message
     uint32_t s_window
     uint32_t s_limit   # messages in flight
+    uint32_t s_program  # whose delays its messages have
     uint32_t credits   # local, simulated: announcements so far
     # Receiver.
     RecvM* recv
@@ -230,6 +240,7 @@ cdef struct Conn:
     uint8_t recv_here
     uint8_t failed
     uint8_t cts_armed
+    uint8_t in_gap     # simulated: a message has just left, the next may not start yet
     uint8_t refused    # transport: post_send said -EAGAIN, an event will follow
     uint8_t in_retry
     uint8_t logged
@@ -396,8 +407,6 @@ cdef struct Core:
     uint64_t outstanding   # messages queued or on their way, counted at the sender
     uint32_t* retry
     uint32_t n_retry
-    int64_t local_latency
-    double local_rate
     genie_transport* net
     int net_dirty          # posted since the last flush
     # Events

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from genie.replay.gpu import ProgramTimes
 from genie.replay.packing import pack, unpack
 from genie.replay.ranks import RankPlan
 
 if TYPE_CHECKING:
     from genie._core.engine import Engine
+    from genie.replay.gpu import GpuModel
     from genie.replay.plan import Plan
+    from genie.replay.templates import Template
 
 #: Raised when a worker of another version would misread a shard.
-SHARD_VERSION = 1
+SHARD_VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,18 +32,14 @@ class ShardProgram:
         ops: `program.OP` rows.
         window: FIFO steps in flight on a connection.
         windows: Messages in flight, one uint8 a stream.
-        call_ns: Fixed GPU time of a call, ns.
-        copy_gbps: Copy bandwidth of a channel, GB/s, 0 unlimited.
-        reduce_gbps: Reduction bandwidth of a channel, GB/s, 0 unlimited.
+        times: Its share of the GPU-time model.
     """
 
     streams: npt.NDArray[np.void]
     ops: npt.NDArray[np.void]
     window: int
     windows: npt.NDArray[np.uint8]
-    call_ns: int
-    copy_gbps: float
-    reduce_gbps: float
+    times: ProgramTimes
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +55,6 @@ class Shard:
         communicators: (name, global ranks, exact) of all communicators.
         connections: `connections.CONN` rows this worker is an end of.
         connection_ids: Their numbers in the plan.
-        local_ns: Latency of a hop inside the host, ns.
-        local_gbps: Bandwidth of a hop inside the host, GB/s, 0 unlimited.
         joint: Of each communicator, whether it runs joint collectives only (`joint_collectives`);
             empty in a worker, where only the network decides.
     """
@@ -70,8 +67,6 @@ class Shard:
     communicators: list[tuple[str, npt.NDArray[np.int32], bool]]
     connections: npt.NDArray[np.void]
     connection_ids: npt.NDArray[np.uint32]
-    local_ns: int
-    local_gbps: float
     joint: tuple[bool, ...] = ()
 
     def engine(self, clock: str = "wall", **options: Any) -> Engine:
@@ -84,15 +79,21 @@ class Shard:
         from genie._core.engine import Engine
 
         engine = Engine(clock=clock, **options)
-        engine.set_local(latency_ns=self.local_ns, bytes_per_ns=self.local_gbps)
         for i, (_, members, _) in enumerate(self.communicators):
             engine.add_communicator(members, joint=bool(self.joint) and self.joint[i])
         for program in self.programs:
+            times = program.times
             engine.set_gpu(
-                call_ns=program.call_ns,
-                copy_bytes_per_ns=program.copy_gbps,
-                reduce_bytes_per_ns=program.reduce_gbps,
+                copy_bytes_per_ns=times.copy_gbps,
+                reduce_bytes_per_ns=times.reduce_gbps,
+                receive_bytes_per_ns=times.receive_gbps,
+                move_ns=times.move_ns,
+                start_ns=times.start_ns,
+                send_ns=times.send_ns,
+                early=times.early,
+                gap_ns=times.gap_ns,
             )
+            engine.set_local(latency_ns=times.local_ns, bytes_per_ns=times.local_gbps)
             engine.add_program(
                 program.streams, program.ops, window=program.window, windows=program.windows
             )
@@ -142,9 +143,8 @@ class Shard:
             "worker": self.worker,
             "world_size": self.world_size,
             "ranks": [rank.rank for rank in self.ranks],
-            "programs": [(p.window, p.call_ns, p.copy_gbps, p.reduce_gbps) for p in self.programs],
+            "programs": [(p.window, *p.times) for p in self.programs],
             "communicators": [(name, exact) for name, _, exact in self.communicators],
-            "local": (self.local_ns, self.local_gbps),
         }
         arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
         return pack(arrays)
@@ -177,11 +177,9 @@ class Shard:
                 ops=arrays[f"program/{i}/ops"],
                 windows=arrays[f"program/{i}/windows"],
                 window=window,
-                call_ns=call_ns,
-                copy_gbps=copy_gbps,
-                reduce_gbps=reduce_gbps,
+                times=ProgramTimes(*times),
             )
-            for i, (window, call_ns, copy_gbps, reduce_gbps) in enumerate(head["programs"])
+            for i, (window, *times) in enumerate(head["programs"])
         ]
         communicators = [
             (name, arrays[f"communicator/{i}"], exact)
@@ -196,8 +194,6 @@ class Shard:
             communicators=communicators,
             connections=arrays["connections"],
             connection_ids=arrays["connection_ids"],
-            local_ns=head["local"][0],
-            local_gbps=head["local"][1],
         )
 
 
@@ -227,9 +223,7 @@ def make_shard(plan: Plan, worker: int | None) -> Shard:
                 ops=program.ops,
                 window=program.window,
                 windows=program.windows,
-                call_ns=gpu.call_ns(template.algorithm, template.protocol),
-                copy_gbps=gpu.copy_gbps if gpu.enabled else 0.0,
-                reduce_gbps=gpu.copy_gbps if gpu.enabled else 0.0,
+                times=_times(gpu, template),
             )
         )
     ids = np.arange(plan.connections.size, dtype=np.uint32)
@@ -246,8 +240,6 @@ def make_shard(plan: Plan, worker: int | None) -> Shard:
         communicators=[(c.name, c.ranks, bool(c.cluster.exact)) for c in plan.communicators],
         connections=plan.connections[ids],
         connection_ids=ids,
-        local_ns=gpu.hop_ns("ring", "simple"),
-        local_gbps=gpu.nvlink_gbps if gpu.enabled else 0.0,
         joint=joint_collectives(plan) if worker is None else (),
     )
 
@@ -270,6 +262,49 @@ def joint_collectives(plan: Plan) -> tuple[bool, ...]:
 _JOINT_KINDS = (
     "all_reduce", "all_gather", "reduce_scatter", "reduce_scatter_block", "all_to_all", "barrier",
 )  # fmt: skip
+
+
+#: Operations of a stream that are looked at for its connections.
+_LOOK_AT = 256
+
+
+def _times(gpu: GpuModel, template: Template) -> ProgramTimes:
+    """Return what the GPU-time model gives one template."""
+    from genie.replay.nccl.program import INTRA, SEND
+
+    cluster = template.schedule.cluster
+    graph = cluster.graphs.get("tree" if template.algorithm == "tree" else "ring")
+    program = template.program
+    ops, streams = program.ops, program.streams
+    nccl = getattr(template.schedule, "nccl", None)
+    # A stream uses its connections again and again: its first operations name them all.
+    begin = np.repeat(streams["first"].astype(np.int64), streams["count"])
+    early = np.arange(ops.size) - begin < _LOOK_AT
+    channel = np.repeat(streams["channel"].astype(np.int64), streams["count"])[early]
+    ops = ops[early]
+    inside = (ops["flags"] & INTRA != 0) & (ops["kind"] == SEND)
+    key = (ops["peer"].astype(np.int64) << 24) | (channel << 8) | ops["conn"]
+    return gpu.times(
+        template.algorithm,
+        template.protocol,
+        sm=cluster.sm,
+        type_intra=graph.type_intra if graph is not None else 1,
+        peers=int(np.unique(ops["peer"][inside]).size) + 1,
+        cpu=cluster.cpu_vendor,
+        queue_pairs=1 if nccl is None else nccl.get_int("NCCL_IB_QPS_PER_CONNECTION", 1),
+        fanout=_fanout(template.algorithm, key[inside]),
+    )
+
+
+def _fanout(algorithm: str, keys: npt.NDArray[np.int64]) -> int:
+    """Return how many connections inside the host share the GPU's links.
+
+    What NVLink SHARP multiplies or reduces in the switch crosses a GPU's links once, whatever the
+    number of GPUs that the program names.
+    """
+    if algorithm.startswith("nvls"):
+        keys = keys >> 8 & 0xFFFF
+    return int(np.unique(keys).size)
 
 
 def _renumbered(rank: RankPlan, renumber: npt.NDArray[np.int32]) -> RankPlan:

@@ -85,9 +85,7 @@ def _set_network(engine: Engine, plan: Plan, network: Network) -> None:
     from genie._core.links import nic_links
 
     gbps = plan.cluster.nic_gbps if network.nic_gbps is None else network.nic_gbps
-    rate = gbps
-    if network.header_bytes:
-        rate *= network.mtu / (network.mtu + network.header_bytes)
+    rate = _rate(plan, network)
     host_of = np.asarray(plan.cluster.host_of, np.int32)
     links = nic_links(plan.connections, host_of, rate, network.latency_ns)
     index = {name: i for i, name in enumerate(links["names"])}
@@ -104,6 +102,12 @@ def _set_network(engine: Engine, plan: Plan, network: Network) -> None:
         cts_latency_ns=network.cts_latency_ns,
         events=np.array(changes, NETWORK_EVENT),
     )
+
+
+def _rate(plan: Plan, network: Network) -> float:
+    """Return what a NIC carries of messages' own bytes, GB/s."""
+    gbps = float(plan.cluster.nic_gbps if network.nic_gbps is None else network.nic_gbps)
+    return gbps * network.mtu / (network.mtu + network.header_bytes)
 
 
 def _check_nic(plan: Plan, host: int, nic: int) -> None:

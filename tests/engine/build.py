@@ -109,6 +109,12 @@ class Case:
         self.n = r.randint(2, 5)
         self.hosts = [r.randrange(r.randint(1, self.n)) for _ in range(self.n)]
         self.gpu = r.choice([(0, 0, 0), (0, 0, 0), (7, 3.0, 2.5), (0, 4.0, 0), (100, 0, 0)])
+        self.delays = r.choice(
+            [(0, 0, 0), (0, 0, 0), (11, 0, 0), (0, 70, 0), (0, 0, 900), (3, 40, 25)]
+        )
+        self.early = r.random() < 0.3
+        self.receive = r.choice([None, None, 0, 5.0])
+        self.gap = r.choice([0, 0, 64, 1001])
         self.local = r.choice([(0, 0), (0, 0), (50, 0), (300, 8.0), (0, 2.0)])
         self.iterations = r.choice([1, 1, 2])
         self.warmup = r.choice([0, 0, 1])
@@ -227,7 +233,16 @@ class Case:
         """Gives the case to an Engine or to the reference."""
         for members in self.communicators:
             target.add_communicator(members)
-        for streams, ops, window, windows in self.programs:
+        call_ns, copy, reduce = self.gpu
+        move_ns, start_ns, send_ns = self.delays
+        for i, (streams, ops, window, windows) in enumerate(self.programs):
+            # Every other program has other delays, so that connections change theirs.
+            target.set_gpu(
+                call_ns=call_ns, copy_bytes_per_ns=copy, reduce_bytes_per_ns=reduce,
+                receive_bytes_per_ns=self.receive, move_ns=move_ns, start_ns=start_ns,
+                send_ns=send_ns * (i % 2), early=self.early, gap_ns=self.gap * (i % 2),
+            )  # fmt: skip
+            target.set_local(latency_ns=self.local[0] + i % 2, bytes_per_ns=self.local[1])
             target.add_program(streams, ops, window, windows=windows)
         for rank, nodes in self.graphs.items():
             add_graph(target, rank, nodes, host=self.hosts[rank])
@@ -235,9 +250,6 @@ class Case:
 
     def engine(self):
         e = Engine(clock="virtual")
-        call_ns, copy, reduce = self.gpu
-        e.set_gpu(call_ns=call_ns, copy_bytes_per_ns=copy, reduce_bytes_per_ns=reduce)
-        e.set_local(latency_ns=self.local[0], bytes_per_ns=self.local[1])
         self.fill(e)
         e.add_connections(self.table)
         e.set_network(**self.net)

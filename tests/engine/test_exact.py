@@ -49,7 +49,7 @@ def times_of_reference(ref):
 
 
 def both(case):
-    ref = Reference(gpu=case.gpu, local=case.local)
+    ref = Reference()
     case.fill(ref)
     ref.set_network(case.table, **case.net)
     expected = ref.run(case.iterations, case.warmup, case.time_scale)

@@ -47,6 +47,7 @@ def plan_of(seed, *, short=False):
     return {
         "per": per, "hosts": hosts, "programs": programs, "graphs": graphs,
         "gpu": r.choice([(0, 0, 0), (7, 3.0, 2.5)]),
+        "times": r.choice([{}, {"start_ns": 40}, {"move_ns": 9, "early": True}, {"send_ns": 70}]),
         "local": r.choice([(0, 0), (50, 0), (300, 8.0), (0, 2.0)]),
         "iterations": r.randint(1, 3),
     }  # fmt: skip
@@ -58,6 +59,11 @@ def fill(target, plan, **joint):
     for host in range(hosts):
         target.add_communicator(range(host * per, host * per + per), **joint)
     target.add_communicator(range(per * hosts), **joint)
+    call, copy, reduce = plan["gpu"]
+    target.set_gpu(
+        call_ns=call, copy_bytes_per_ns=copy, reduce_bytes_per_ns=reduce, **plan["times"]
+    )
+    target.set_local(latency_ns=plan["local"][0], bytes_per_ns=plan["local"][1])
     number = {}
     for which, rows in enumerate(plan["programs"]):
         for i, (streams, ops) in enumerate(rows):
@@ -82,9 +88,6 @@ def network(plan):
 
 def run(plan, *, joint):
     e = Engine(clock="virtual")
-    call, copy, reduce = plan["gpu"]
-    e.set_gpu(call_ns=call, copy_bytes_per_ns=copy, reduce_bytes_per_ns=reduce)
-    e.set_local(latency_ns=plan["local"][0], bytes_per_ns=plan["local"][1])
     fill(e, plan, joint=joint)
     table, net = network(plan)
     if len(table):
@@ -109,7 +112,7 @@ def test_joint_collectives_take_the_times_of_their_messages(seed):
 @given(st.integers(0, 2**48))
 def test_joint_collectives_equal_the_reference(seed):
     plan = plan_of(seed, short=True)
-    ref = Reference(gpu=plan["gpu"], local=plan["local"])
+    ref = Reference()
     fill(ref, plan)
     table, net = network(plan)
     ref.set_network(table, **net)

@@ -539,6 +539,44 @@ def test_networks_that_do_not_fit_are_refused():
         Engine(clock="sundial")
 
 
+def test_start_send_and_gap_times():
+    gpu = {"start_ns": 40, "send_ns": 300, "move_ns": 7, "gap_ns": 25}
+    e = hosts_engine(
+        2,
+        {
+            0: [(0, 0, 0, [(SEND, 1, 1000), (SEND, 1, 0), (SEND, 1, 500)])],
+            1: [(0, 0, 0, [(RECV, 0, 1000), (RECV, 0, 0), (RECV, 0, 500)])],
+        },
+        [(0, 1, 0)],
+        rate=10.0,
+        gpu=gpu,
+    )
+    assert e.run() == "done"
+    first = 40 + 7 + 300 + 100
+    # The empty message waits for the gap, too, but is followed at once.
+    assert completed(e, 0, 1) == [first, first + 25, first + 25 + 50]
+    rank0 = e.ops()[e.ops()["rank"] == 0]
+    assert rank0["end_ns"].tolist() == [40 + 3 * 7]  # the stream does not wait for the network
+
+
+def test_early_messages_leave_before_their_gpu_time():
+    e = Engine(clock="virtual")
+    e.set_gpu(copy_bytes_per_ns=1.0, reduce_bytes_per_ns=1.0, early=True)
+    e.set_local(latency_ns=5)
+    c = e.add_communicator(range(3))
+    made = [
+        [(SEND, 1, 100)],
+        [(RECV, 0, 100), (SEND, 2, 100)],
+        [(RECV, 1, 100)],
+    ]
+    for rank, ops in enumerate(made):
+        add_graph(e, rank, [(2, 0, e.add_program(*program([(0, 0, 0, ops)])), c, [])])
+    assert e.run() == "done"
+    # 100 ns of work each, begun one hop of 5 ns after the rank before.
+    ends = dict(zip(e.ops()["rank"].tolist(), e.ops()["end_ns"].tolist(), strict=True))
+    assert ends == {0: 100, 1: 105, 2: 110}
+
+
 def test_a_large_ring_with_shared_nics():
     # 64 ranks on 8 hosts, rank order ring: 7 of 8 hops inside a host.
     n, per = 64, 8

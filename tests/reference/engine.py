@@ -44,7 +44,7 @@ class Wire:
         self.path = path  # None: inside a host
         self.latency = latency
         self.cts_latency = cts_latency
-        self.queue = []  # [nbytes, steps, posted or None, completed or None]
+        self.queue = []  # [nbytes, steps, posted or None, completed or None, not posted before]
         self.posted = 0
         self.onwire = 0
         self.completed = 0
@@ -54,6 +54,8 @@ class Wire:
         self.recv_steps = 0
         self.recv_count = 0
         self.busy_until = 0
+        self.delays = (0, 0, 0, 0)  # send_ns, gap, local latency and rate of who sends
+        self.idle_until = 0  # nothing starts on the wire before
         self.remaining = None  # Fraction of the message on the wire
 
 
@@ -68,9 +70,9 @@ class Stream:
         self.upcoming = {}  # connection key -> ops to announce
 
 
-def moves_of(ops, gpu):
+def moves_of(ops, gpu, early):
     """For each op: (first op of its move, is last, GPU ns spent before it ends)."""
-    call_ns, copy_rate, reduce_rate = gpu
+    call_ns, copy_rate, reduce_rate, receive_rate, move_ns = gpu
     out = [None] * len(ops)
     x = 0
     while x < len(ops):
@@ -94,11 +96,14 @@ def moves_of(ops, gpu):
         for k in range(x, y):
             out[k] = [x, k == y - 1, 0]
         if move:
-            rate = reduce_rate if sends and recvs else copy_rate
+            rate = receive_rate if not sends else reduce_rate if recvs else copy_rate
             ns = Fraction(max(ops[k]["nbytes"] for k in move)) / Fraction(rate) if rate else 0
+            ns += move_ns
             if x == 0 or ops[x]["call"] != ops[x - 1]["call"]:
                 ns += call_ns
-            out[sends[0] if sends else recvs[-1]][2] = whole_ns(Fraction(ns))
+            out[y - 1 if early else sends[0] if sends else recvs[-1]][2] = whole_ns(Fraction(ns))
+            for k in range(x, y):
+                out[k].append(whole_ns(Fraction(ns)))
         x = y
     return out
 
@@ -106,15 +111,39 @@ def moves_of(ops, gpu):
 class Reference:
     """Mirrors the calls of `Engine(clock="virtual")` that tests use, on plain lists."""
 
-    def __init__(self, *, gpu=(0, 0, 0), local=(0, 0)):
-        self.gpu = gpu
-        self.local_latency, self.local_rate = local
+    def __init__(self):
+        self.gpu = (0, 0, 0, 0, 0)
+        self.start_ns = self.send_ns = 0
+        self.early = False
+        self.gap_ns = 0
+        self.local = (0, 0)
         self.members = []
         self.programs = []
         self.ranks = {}
         self.wires = {}
         self.capacity = []
         self.link_events = []
+
+    def set_gpu(
+        self,
+        *,
+        call_ns=0,
+        copy_bytes_per_ns=0,
+        reduce_bytes_per_ns=0,
+        receive_bytes_per_ns=None,
+        move_ns=0,
+        start_ns=0,
+        send_ns=0,
+        early=False,
+        gap_ns=0,
+    ):
+        self.early, self.gap_ns = early, gap_ns
+        receive = copy_bytes_per_ns if receive_bytes_per_ns is None else receive_bytes_per_ns
+        self.gpu = (call_ns, copy_bytes_per_ns, reduce_bytes_per_ns, receive, move_ns)
+        self.start_ns, self.send_ns = start_ns, send_ns
+
+    def set_local(self, *, latency_ns=0, bytes_per_ns=0):
+        self.local = (latency_ns, bytes_per_ns)
 
     def add_communicator(self, members):
         self.members.append([int(m) for m in members])
@@ -136,9 +165,10 @@ class Reference:
                 for o in ops[s["first"] : s["first"] + s["count"]]
             ]
             limit = 1 << 30 if windows is None else int(windows[i])
-            moves = moves_of(part, self.gpu)
+            moves = moves_of(part, self.gpu, self.early)
             rows.append((int(s["channel"]), int(s["phase"]), part, moves, limit))
-        self.programs.append((rows, window))
+        delays = (self.start_ns, (self.send_ns, self.gap_ns, *self.local), self.early)
+        self.programs.append((rows, window, delays))
         return len(self.programs) - 1
 
     def add_rank(self, rank, kind, delay_ns, program, communicator, dep_indptr, deps, host=0):
@@ -239,7 +269,7 @@ class Reference:
         s["ended"].add(node)
 
     def open_collective(self, program, communicator):
-        rows, window = self.programs[program]
+        rows, window, (start_ns, delays, early) = self.programs[program]
         channels = {}
         for channel, phase, part, moves, limit in rows:
             stream = Stream(part, moves, limit)
@@ -247,6 +277,9 @@ class Reference:
         return {
             "communicator": communicator,
             "window": window,
+            "from": self.now + start_ns,
+            "delays": delays,
+            "early": early,
             "channels": {
                 c: [[p, streams] for p, streams in sorted(phases.items())]
                 for c, phases in channels.items()
@@ -266,6 +299,8 @@ class Reference:
 
     def run_collective(self, rank, coll):
         changed = False
+        if self.now < coll["from"]:
+            return changed
         for channel, phases in coll["channels"].items():
             while phases:
                 streams = phases[0][1]
@@ -285,35 +320,49 @@ class Reference:
             coll["begun"].add(id(s))
             changed = True
             for k, op in enumerate(s.ops):
-                if op["kind"] == 1 and not op["peek"]:
-                    key, _ = self.wire(rank, *where, op)
+                key, w = self.wire(rank, *where, op)
+                if op["kind"] == 0:
+                    w.delays = coll["delays"]
+                elif not op["peek"]:
                     s.upcoming.setdefault(key, []).append(k)
         changed |= self.announce(coll, s)
         while s.at < len(s.ops):
             op = s.ops[s.at]
-            first, last, gpu_ns = s.moves[s.at]
+            first, last, gpu_ns, *whole = s.moves[s.at]
+            early = coll["early"]
             _, w = self.wire(rank, *where, op)
             if op["kind"] == 0:
                 inside = len(w.queue) - w.completed
                 full = w.send_steps + op["steps"] > coll["window"] or inside >= s.limit
-                if inside and full:
+                if inside and full and not (early and s.resume is not None):
                     return changed
-            elif w.completed == w.taken:
+            elif w.completed == w.taken and s.resume is None:
                 return changed
-            if gpu_ns and not s.gpu_done:
+            if gpu_ns and not s.gpu_done and not early:
                 if s.resume is None:
                     s.resume = self.now + gpu_ns
                     changed = True
                 if s.resume > self.now:
                     return changed
                 s.gpu_done = True
-            s.resume = None
-            s.gpu_done = False
-            if op["kind"] == 0:
-                w.queue.append([op["nbytes"], op["steps"], None, None])
+            if early and s.resume is not None:
+                pass  # done before the GPU time
+            elif op["kind"] == 0:
+                ready = self.now + (0 if w.path is None else coll["delays"][0])
+                if early and w.path is not None:
+                    ready += whole[0]
+                w.queue.append([op["nbytes"], op["steps"], None, None, ready])
                 w.send_steps += op["steps"]
             elif not op["peek"]:
                 w.taken += 1
+            if early and gpu_ns:
+                if s.resume is None:
+                    s.resume = self.now + gpu_ns
+                    changed = True
+                if s.resume > self.now:
+                    return changed
+            s.resume = None
+            s.gpu_done = False
             if last:
                 for k in range(first, s.at + 1):
                     if s.ops[k]["kind"] == 1 and not s.ops[k]["peek"]:
@@ -346,20 +395,22 @@ class Reference:
     def post(self, key, w):
         changed = False
         while w.posted < len(w.queue) and w.posted < len(w.announced):
-            if w.announced[w.posted][1] > self.now:
-                break
             message = w.queue[w.posted]
+            if max(w.announced[w.posted][1], message[4]) > self.now:
+                break
             assert message[0] == w.announced[w.posted][0]
             message[2] = self.now
             w.posted += 1
             changed = True
             if w.path is None:
                 start = max(self.now, w.busy_until)
-                if self.local_rate:
-                    start += whole_ns(Fraction(message[0]) / Fraction(self.local_rate))
+                _, _, latency, rate = w.delays
+                if rate:
+                    start += whole_ns(Fraction(message[0]) / Fraction(rate))
                 w.busy_until = start
-                self.arrivals.append((start + self.local_latency, key))
-        if w.path is not None and w.remaining is None and w.onwire < w.posted:
+                self.arrivals.append((start + latency, key))
+        waits = w.remaining is None and w.onwire < w.posted
+        if w.path is not None and waits and self.now >= w.idle_until:
             down = any(self.capacity[x] == 0 for x in w.path)
             w.remaining = Fraction(w.queue[w.onwire][0])
             if w.remaining == 0 and not down:
@@ -371,9 +422,11 @@ class Reference:
         """The message on the wire is out; the next one follows."""
         over = w.remaining
         w.remaining = None
+        if w.queue[w.onwire][0]:
+            w.idle_until = self.now + w.delays[1]
         w.onwire += 1
         self.arrivals.append((self.now + w.latency, key))
-        if w.onwire < w.posted:
+        if w.onwire < w.posted and w.idle_until <= self.now:
             message = w.queue[w.onwire]
             w.remaining = Fraction(message[0]) + (over if message[2] < self.now else 0)
 
@@ -436,6 +489,9 @@ class Reference:
                 continue
             times += s["timers"].values()
             for coll in s["collectives"].values():
+                if coll["from"] > self.now:
+                    times.append(coll["from"])
+                    continue
                 for phases in coll["channels"].values():
                     for _, streams in phases[:1]:
                         times += [x.resume for x in streams if x.resume is not None]
@@ -444,7 +500,9 @@ class Reference:
                 times.append(self.now + whole_ns(self.wires[key].remaining / rate))
         for w in self.wires.values():
             if w.posted < min(len(w.queue), len(w.announced)):
-                times.append(w.announced[w.posted][1])
+                times.append(max(w.announced[w.posted][1], w.queue[w.posted][4]))
+            if w.onwire < w.posted and w.remaining is None and w.path is not None:
+                times.append(w.idle_until)
         return min(times, default=None)
 
     def advance(self, t):
