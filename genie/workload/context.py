@@ -63,7 +63,7 @@ class Context:
 
     def backward(self, where: str) -> None:
         """Emit the attention core's backward pass."""
-        core, steps = times(self.sizes.core, self.sizes.core_backward), self.group.size
+        core, steps = self.sizes.core_backward, self.group.size
         name = f"backward.attention.kv.{where}"
         if not self.ring:
             self.emitter.compute("backward.attention.core", where, list(core))

@@ -37,6 +37,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "gpu": ("hardware", "gpu"),
     "efficiency": ("hardware", "efficiency"),
     "times": ("hardware", "times"),
+    "comm_sms": ("hardware", "comm_sms"),
     "batch": ("batch", "size"),
     "micro": ("batch", "micro"),
     "micro_batches": ("batch", "micro_batches"),

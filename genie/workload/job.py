@@ -34,7 +34,7 @@ class Workload:
         validate(spec)
         self.spec = spec
         self.layout = Layout(spec)
-        self.roofline = Roofline(spec.hardware, spec.precision.compute)
+        self.roofline = Roofline(spec.hardware, spec.precision.compute, spec.precision.scaling)
         self._templates: dict[int, Template] = {}
 
     @property

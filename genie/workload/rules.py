@@ -70,6 +70,7 @@ def _choices(spec: Spec) -> None:
         "attention": (spec.schedule.attention, ("flash", "unfused")),
         "zero": (spec.parallelism.zero, (0, 1, 2, 3)),
         "cp_comm": (spec.parallelism.cp_comm, ("p2p", "all_gather")),
+        "scaling": (spec.precision.scaling, ("tensor", "block")),
         "group_names": (spec.group_names, ("megatron", "pytorch")),
     }
     for name, (value, known) in given.items():

@@ -191,11 +191,13 @@ class Hardware(_Section, frozen=True):
         gpu: A name of `gpus.toml`.
         times: CSV file of measured times (columns name, time_us); they win over the roofline.
         efficiency: Factor on every efficiency of the table, to try assumptions.
+        comm_sms: Multiprocessors kept for communication kernels throughout (DeepSeek-V3: 20).
     """
 
     gpu: str = "h100"
     times: str = ""
     efficiency: float = 1.0
+    comm_sms: int = 0
 
 
 class Precision(_Section, frozen=True):
@@ -207,6 +209,8 @@ class Precision(_Section, frozen=True):
         parameters: What ZeRO gathers.
         gradients: What data parallelism reduces.
         dispatch: What an expert dispatch sends; "" = activations.
+        scaling: 8-bit products with one scale a "tensor" (Transformer Engine) or a "block"
+            (DeepSeek-V3).
     """
 
     compute: str = "bfloat16"
@@ -214,6 +218,7 @@ class Precision(_Section, frozen=True):
     parameters: str = "bfloat16"
     gradients: str = "float32"
     dispatch: str = ""
+    scaling: str = "tensor"
 
 
 class Batch(_Section, frozen=True):

@@ -14,9 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from genie.trace import Coll
-from genie.workload.cost import Work, Works, times
+from genie.workload import products
+from genie.workload.cost import Works
 from genie.workload.emit import TENSOR, Emitter
 from genie.workload.layout import Group
+from genie.workload.products import Products
 from genie.workload.sizes import Sizes
 
 #: Emits what lies between the first and the last product of a region.
@@ -30,18 +32,20 @@ class Region:
     Attributes:
         name: "attention" or "mlp".
         where: Which layer and micro-batch.
-        first: Work of the column-parallel product, forward.
-        last: Work of the row-parallel product, forward.
-        before: Other work at the start of the region (norm), forward.
-        between: Other work between the products (activation), forward.
+        first: Column-parallel products.
+        last: Row-parallel products.
+        before: Other work at the start of the region (norm), forward, and as much backward.
+        between: Other work between the products (attention core, activation), forward.
+        between_backward: The same backward.
     """
 
     name: str
     where: str
-    first: Work
-    last: Work
-    before: Work
+    first: Products
+    last: Products
+    before: Works
     between: Works
+    between_backward: Works
 
 
 class Tensor:
@@ -86,12 +90,13 @@ class Tensor:
         emit = self.emitter
         self.gather(f"{name}.{region.where}")
         if middle is None:
-            works = [region.before, region.first, *region.between, region.last]
-            node = emit.compute(name, region.where, works)
+            works = [*region.before, *products.forward(region.first), *region.between]
+            node = emit.compute(name, region.where, [*works, *products.forward(region.last)])
         else:
-            emit.compute(f"{name}.in", region.where, [region.before, region.first])
+            first = products.forward(region.first)
+            emit.compute(f"{name}.in", region.where, [*region.before, *first])
             middle()
-            node = emit.compute(f"{name}.out", region.where, [region.last])
+            node = emit.compute(f"{name}.out", region.where, list(products.forward(region.last)))
         self.reduce(f"{name}.{region.where}", wait)
         return node
 
@@ -100,40 +105,43 @@ class Tensor:
 
         Args:
             region: What to emit.
-            middle: Emits what lies between the products instead of twice `region.between`.
+            middle: Emits what lies between the products instead of `region.between_backward`.
             weights: Whether weight gradients are computed now (not in zero-bubble schedules).
         """
         name = f"backward.{region.name}"
-        emit, twice = self.emitter, 2.0 if weights else 1.0
+        emit = self.emitter
         self.gather(f"{name}.{region.where}")
-        out = [region.last.times(twice)]
+        out = products.backward(region.last, weights)
         if middle is None and self.group is None:
-            works = [*out, *times(region.between, 2), region.first.times(twice), region.before]
+            into = products.backward(region.first, weights)
+            works = [*out, *region.between_backward, *into, *region.before]
             return emit.compute(name, region.where, works)
         if middle is None:
-            emit.compute(f"{name}.out", region.where, [*out, *times(region.between, 2)])
+            emit.compute(f"{name}.out", region.where, [*out, *region.between_backward])
         else:
-            emit.compute(f"{name}.out", region.where, out)
+            emit.compute(f"{name}.out", region.where, list(out))
             middle()
         if self.group is None:
-            return emit.compute(
-                f"{name}.in", region.where, [region.first.times(twice), region.before]
-            )
-        inputs = self.gather(f"{name}.{region.where}.input", wait=False) if weights else None
-        node = emit.compute(f"{name}.in", region.where, [region.first])
-        emit.wait(inputs)
+            into = products.backward(region.first, weights)
+            return emit.compute(f"{name}.in", region.where, [*into, *region.before])
+        gathered = self.gather(f"{name}.{region.where}.input", wait=False) if weights else None
+        emit.compute(f"{name}.in", region.where, list(products.inputs(region.first)))
+        emit.wait(gathered)
         sums = self.reduce(f"{name}.{region.where}", wait=False)
         if weights:
-            node = emit.compute(f"{name}.weights", region.where, [region.first])
+            into = products.weights(region.first)
+            emit.compute(f"{name}.weights", region.where, list(into))
         emit.wait(sums)
-        return node
+        # The norm's gradient needs the sum.
+        return emit.compute(f"{name}.norm", region.where, list(region.before))
 
     def weights(self, region: Region) -> int:
         """Emit the weight gradients that `backward(weights=False)` left out."""
         name = f"weights.{region.name}"
         inputs = self.gather(f"{name}.{region.where}.input", wait=False)
+        first, last = products.weights(region.first), products.weights(region.last)
         if inputs is None:
-            return self.emitter.compute(name, region.where, [region.last, region.first])
-        self.emitter.compute(f"{name}.out", region.where, [region.last])
+            return self.emitter.compute(name, region.where, [*last, *first])
+        self.emitter.compute(f"{name}.out", region.where, list(last))
         self.emitter.wait(inputs)
-        return self.emitter.compute(f"{name}.in", region.where, [region.first])
+        return self.emitter.compute(f"{name}.in", region.where, list(first))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from genie.trace import Builder, Coll, Kind
 from genie.trace.kinds import dtype_bytes
+from genie.workload import products
 from genie.workload.context import Context
-from genie.workload.cost import Roofline, Work, times
+from genie.workload.cost import Roofline, Work
 from genie.workload.emit import CONTROL, PIPELINE, TENSOR, Emitter
 from genie.workload.experts import Experts, Router
 from genie.workload.fsdp import ROOT, FullyShard
@@ -143,9 +144,12 @@ class TransformerRank:
     def _regions(self, layer: int, where: str) -> tuple[Region, Region]:
         sizes, name = self.sizes, f"layer{layer}.{where}"
         before, after = sizes.projections(layer)
-        attention = Region("attention", name, before, after, sizes.norm, sizes.core)
-        first, last, between = sizes.feed_forward(layer)
-        return attention, Region("mlp", name, first, last, sizes.norm, between)
+        attention = Region(
+            "attention", name, before, after, (sizes.norm, *sizes.rotary), sizes.core,
+            sizes.core_backward,
+        )  # fmt: skip
+        return attention, Region("mlp", name, *sizes.feed_forward(layer)[:2], (sizes.norm,),
+                                 *sizes.feed_forward(layer)[2:])  # fmt: skip
 
     def _forward(self, chunk: Chunk, one: Pass, where: str) -> None:
         if chunk.first:
@@ -185,8 +189,8 @@ class TransformerRank:
 
     def _router_work(self) -> list[Work]:
         m, sizes = self.spec.shape, self.sizes
-        product = sizes.matmul(m.hidden * m.experts, sizes.local_tokens)
-        return [sizes.norm, product, sizes.streaming(2.0 * sizes.local_tokens * m.top_k * m.hidden)]
+        order = sizes.streaming(2.0 * sizes.local_tokens * m.top_k * m.hidden)
+        return [sizes.norm, *products.forward(sizes.router), order]
 
     def _experts_forward(self, shared: Region, layer: int, micro_batch: int) -> None:
         experts, where = self.experts, shared.where
@@ -198,7 +202,8 @@ class TransformerRank:
         self.emit.wait(sent)
         rows = experts.rows(layer, micro_batch)
         experts.gather(f"forward.moe.tokens.{where}", rows)
-        works = list(self.sizes.expert(rows, experts.local))
+        first, last, between, _ = self.sizes.expert(rows, experts.local)
+        works = [*products.forward(first), *between, *products.forward(last)]
         self.emit.compute("forward.moe.experts", where, works)
         experts.scatter(f"forward.moe.tokens.{where}", rows)
         self.emit.wait(experts.combine(where, layer, micro_batch))
@@ -213,11 +218,9 @@ class TransformerRank:
         self.emit.wait(sent)
         rows = experts.rows(layer, micro_batch)
         experts.gather(f"backward.moe.tokens.{where}", rows)
-        first, last, between = self.sizes.expert(rows, experts.local)
-        twice = 2.0 if weights else 1.0
-        self.emit.compute(
-            "backward.moe.experts", where, [last.times(twice), between.times(2), first.times(twice)]
-        )
+        first, last, _, between = self.sizes.expert(rows, experts.local)
+        out, into = products.backward(last, weights), products.backward(first, weights)
+        self.emit.compute("backward.moe.experts", where, [*out, *between, *into])
         experts.scatter(f"backward.moe.tokens.{where}", rows)
         self.emit.wait(experts.dispatch_backward(where, layer, micro_batch))
         self.emit.compute(
@@ -227,7 +230,8 @@ class TransformerRank:
     def _head_forward(self, where: str) -> None:
         self._need("head", ROOT, where)
         self.tensor.gather(f"forward.head.{where}")
-        self.emit.compute("forward.head", where, [self.sizes.head, self.sizes.loss])
+        head = products.forward(self.sizes.head)
+        self.emit.compute("forward.head", where, [*head, self.sizes.loss])
         # Vocabulary-parallel cross entropy: largest logit, the target's logit, sum of exponentials.
         for what in ("max", "target", "sum"):
             self._head_sum(f"forward.loss.{what}.{where}.all_reduce")
@@ -240,16 +244,17 @@ class TransformerRank:
 
     def _head_backward(self, where: str, weights: bool) -> None:
         sizes = self.sizes
-        works = [sizes.loss.times(2 / 3), sizes.head]
+        works = [sizes.loss.times(2 / 3), *products.inputs(sizes.head)]
         if self.tp is None:
-            self.emit.compute("backward.head", where, [*works, sizes.head] if weights else works)
+            more = products.weights(sizes.head) if weights else ()
+            self.emit.compute("backward.head", where, [*works, *more])
             return
         inputs = self.tensor.gather(f"backward.head.{where}.input", wait=False) if weights else None
         self.emit.compute("backward.head", where, works)
         self.emit.wait(inputs)
         sums = self.tensor.reduce(f"backward.head.{where}", wait=False)
         if weights:
-            self.emit.compute("backward.head.weights", where, [sizes.head])
+            self.emit.compute("backward.head.weights", where, list(products.weights(sizes.head)))
         self.emit.wait(sums)
 
     def _backward(self, chunk: Chunk, one: Pass, where: str, last: bool, weights: bool) -> None:
@@ -294,19 +299,15 @@ class TransformerRank:
             context = self.context
             self.tensor.backward(attention, lambda: context.backward(attention.where), weights)
         else:
-            # The core has no weights: its backward factor, whoever computes weights.
-            half = Region(
-                attention.name, attention.where, attention.first, attention.last,
-                attention.before, times(attention.between, self.sizes.core_backward / 2),
-            )  # fmt: skip
-            self.tensor.backward(half, weights=weights)
+            self.tensor.backward(attention, weights=weights)
         if weights:
             self._done(f"{name}.attention", where, last)
 
     def _weights(self, chunk: Chunk, where: str, last: bool) -> None:
         if chunk.last:
             self.tensor.gather(f"weights.head.{where}.input")
-            self.emit.compute("weights.head", where, [self.sizes.head])
+            head = products.weights(self.sizes.head)
+            self.emit.compute("weights.head", where, list(head))
             self._done("head", where, last)
         for layer in reversed(chunk.layers):
             name = f"layer{layer}"
@@ -326,10 +327,11 @@ class TransformerRank:
         if layer_parameters(self.spec.shape, layer).dense:
             self.tensor.weights(shared)
         micro_batch = int(where.rpartition("mb")[2])
-        first, last, _ = self.sizes.expert(
+        first, last, _, _ = self.sizes.expert(
             self.experts.rows(layer, micro_batch), self.experts.local
         )
-        self.emit.compute("weights.moe.experts", shared.where, [last, first])
+        works = products.weights(last) + products.weights(first)
+        self.emit.compute("weights.moe.experts", shared.where, list(works))
 
     # After the last micro-batch.
 
