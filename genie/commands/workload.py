@@ -34,6 +34,7 @@ _WHOLE = {
     "layers": "layers instead of the model's",
     "bucket-parameters": "parameters of a gradient bucket",
     "iterations": "training steps in the trace (default 1)",
+    "replicas": "generate only the first N of the dp replicas; among them the same bytes a rank",
     "seed": "of everything drawn (default 0)",
 }
 #: Options that change an existing trace set.
@@ -115,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("say what: a TOML file, a known model or a pattern (--list shows them)")
     if any(getattr(args, name) is not None for name in _SETS):
         return _transform(args)
-    names = {*SETTINGS, *PATTERN_SETTINGS}
+    names = {*SETTINGS, *PATTERN_SETTINGS, "replicas"}
     settings = {name: getattr(args, name, None) for name in names}
     job = prepare(args.spec, **{k: v for k, v in settings.items() if v is not None})
     said = _describe(job) if isinstance(job, Workload) else _describe_given(job)

@@ -8,9 +8,12 @@ issues the collectives of a communicator in the same order.
 
 from __future__ import annotations
 
+from genie.errors import InputError
 from genie.trace import Builder, Coll, Kind
+from genie.trace.kinds import dtype_bytes
 from genie.workload.cost import Roofline, Work
 from genie.workload.layout import Group
+from genie.workload.part import Part, on_the_wire
 
 #: GPU streams: PyTorch's default stream is 7 in most Chakra traces; the rest are one a purpose.
 COMPUTE, TENSOR, CONTEXT_SEND, CONTEXT_RECEIVE, EXPERT, DATA, EXPERT_DATA, CONTROL = (
@@ -29,10 +32,11 @@ class Emitter:
         waits: Communication that the next compute node waits for.
     """
 
-    def __init__(self, builder: Builder, roofline: Roofline) -> None:
-        """Start with nothing issued."""
+    def __init__(self, builder: Builder, roofline: Roofline, part: Part | None = None) -> None:
+        """Start with nothing issued; of a job of which only a part is generated, know that."""
         self.builder = builder
         self.roofline = roofline
+        self.part = part
         self.last = -1
         self.waits: list[int] = []
 
@@ -98,6 +102,16 @@ class Emitter:
         """
         if group is None:
             return None
+        if self.part is not None:
+            left, ranks = len(self.part.members(group)), self.part.size(group)
+            if left == 1:
+                return None
+            if splits is not None and left < ranks:
+                raise InputError(
+                    f"{name}: {left} of {ranks} ranks are kept, whose tokens are uneven: keep all "
+                    "replicas that exchange tokens, or one, or say routing.even"
+                )
+            nbytes = on_the_wire(coll, nbytes, ranks, left, dtype_bytes(dtype))
         node = self.builder.node(
             Kind.COMM_COLL,
             name,
@@ -134,7 +148,7 @@ class Emitter:
             deps=self.here() if deps is None else deps,
             nbytes=nbytes,
             group=group.name or None,
-            peer=peer,
+            peer=peer if self.part is None else self.part.number(peer),
             tag=tag,
             stream=stream,
             dtype=dtype,

@@ -155,7 +155,8 @@ def prepare(
         return _pattern(spec, settings)
     if isinstance(spec, str | os.PathLike) and (job := _import(spec, settings)) is not None:
         return job
-    return Workload(change(find_spec(spec), settings))
+    replicas = settings.pop("replicas", None) or 0
+    return Workload(change(find_spec(spec), settings), replicas)
 
 
 def workload(
@@ -173,8 +174,9 @@ def workload(
         output: Folder to keep the trace set in; without one it lives as long as the trace.
         progress: Called with (ranks written, ranks in all).
         **settings: Single settings over the spec: dp, tp, sp, pp, vpp, cp, ep, etp, zero, shard,
-            schedule, batch, micro, micro_batches, seq, gpu, iterations, seed, ...; of a pattern
-            ranks, per_host, size, end, factor, repeat, gap, coll, dtype, root, tenants, seed.
+            schedule, batch, micro, micro_batches, seq, gpu, iterations, seed, ...; `replicas`
+            (only the first so many data-parallel replicas are generated); of a pattern ranks,
+            per_host, size, end, factor, repeat, gap, coll, dtype, root, tenants, seed.
 
     Raises:
         InputError: The spec cannot be read, or breaks a rule.

@@ -10,7 +10,8 @@ from pathlib import Path
 from genie.errors import InputError
 from genie.trace import Builder
 from genie.workload.cost import Roofline
-from genie.workload.layout import Layout
+from genie.workload.layout import Group, Layout
+from genie.workload.part import Part
 from genie.workload.rules import validate
 from genie.workload.spec import Spec
 from genie.workload.template import Template, shares_nodes
@@ -25,26 +26,42 @@ class Workload:
         roofline: How long its operators take.
     """
 
-    def __init__(self, spec: Spec) -> None:
+    def __init__(self, spec: Spec, replicas: int = 0) -> None:
         """Check the spec.
 
+        Args:
+            spec: The whole job.
+            replicas: Generate only the first so many data-parallel replicas (`part.Part`); 0 = all.
+
         Raises:
-            InputError: The spec breaks a rule.
+            InputError: The spec breaks a rule, or has no such replicas.
         """
         validate(spec)
         self.spec = spec
         self.layout = Layout(spec)
+        self.part: Part | None = None
+        if replicas:
+            if spec.shape.family != "transformer":
+                raise InputError(f"replicas: a {spec.shape.family} is generated as a whole")
+            if not 1 <= replicas <= spec.parallelism.dp:
+                raise InputError(f"replicas must be 1 to dp ({spec.parallelism.dp}): {replicas}")
+            if replicas < spec.parallelism.dp:
+                self.part = Part(self.layout, replicas)
         self.roofline = Roofline(spec.hardware, spec.precision.compute, spec.precision.scaling)
         self._templates: dict[int, Template] = {}
 
     @property
     def world_size(self) -> int:
-        """Ranks of the job."""
-        return self.layout.world
+        """Ranks that are generated."""
+        return self.layout.world if self.part is None else len(self.part.kept)
 
     def groups(self) -> dict[str, tuple[int, ...]]:
         """Return every process group: name to global ranks in communicator order."""
-        return self.layout.all_groups()
+        groups = self.layout.all_groups()
+        if self.part is None:
+            return groups
+        left = {name: self.part.members(Group(name, members)) for name, members in groups.items()}
+        return {name: members for name, members in left.items() if len(members) > 1}
 
     def rank(self, rank: int) -> Builder:
         """Return the nodes of one rank; costs what that rank's nodes cost.
@@ -64,11 +81,13 @@ class Workload:
             return ConvnetRank(self.spec, self.roofline).run()
         from genie.workload.transformer import TransformerRank
 
-        return TransformerRank(self.spec, self.layout, self.roofline, rank).run()
+        if self.part is not None:
+            rank = self.part.kept[rank]
+        return TransformerRank(self.spec, self.layout, self.roofline, rank, self.part).run()
 
     def content(self, rank: int) -> bytes:
         """Return the content of a rank's `.et` file; cheaper than `rank` for ranks alike."""
-        if not shares_nodes(self.spec):
+        if self.part is not None or not shares_nodes(self.spec):
             return self.rank(rank).to_bytes()
         stage = self.layout.coordinates(rank)["pp"]
         template = self._templates.get(stage)

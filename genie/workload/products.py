@@ -1,7 +1,7 @@
 """Matrix products of a layer: forward, the gradient of the input, the gradient of the weights.
 
-The weights' gradient is added to a float32 buffer where gradients are float32, as Megatron-LM's
-fused accumulation does (each micro-batch reads and writes it). 8-bit products read operands that
+The weights' gradient is added to the buffer that is reduced later, as Megatron-LM's fused
+accumulation does: each micro-batch reads and writes it. 8-bit products read operands that
 were cast before: inputs of column-parallel products in the norm before them, everything else in a
 kernel of its own that reads 16 bits and writes the value and its transpose (Micikevicius et al.,
 arXiv 2209.05433; Transformer Engine). The weights themselves are cast once a step, not priced.
@@ -68,9 +68,7 @@ class Product:
 
     def weights(self) -> Works:
         """Return the kernels of the weights' gradient."""
-        # A float32 buffer is read and written; 16-bit gradients are written.
-        moved = 2.0 * self.gradient if self.gradient == 4 else float(self.gradient)
-        return (self._work(self.inner, self.rows, self.columns, moved),)
+        return (self._work(self.inner, self.rows, self.columns, 2.0 * self.gradient),)
 
 
 Products = tuple[Product, ...]

@@ -96,7 +96,7 @@ class Sizes:
         flash = self.spec.schedule.attention == "flash"
         keys = sequence / 2 if m.causal and flash else sequence
         flops = attention_flops(m, self.tokens, keys) / self.tp
-        width = m.heads * (m.dim + m.rope_dim) + m.heads * (m.v_head_dim or m.dim)
+        width: float = m.heads * (m.dim + m.rope_dim + (m.v_head_dim or m.dim))
         width += self.kv_bytes / (self.tokens / self.tp * self.element) if self.tokens else 0
         return flops, self.tokens * width / self.tp * self.element, self.tokens * keys * m.heads
 

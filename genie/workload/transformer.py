@@ -12,6 +12,7 @@ from genie.workload.experts import Experts, Router
 from genie.workload.fsdp import ROOT, FullyShard
 from genie.workload.gradients import DataParallel
 from genie.workload.layout import WORLD, Group, Layout
+from genie.workload.part import Part
 from genie.workload.pipeline import Pass, passes
 from genie.workload.shapes import is_moe, layer_parameters
 from genie.workload.sizes import Sizes
@@ -27,13 +28,15 @@ _OPTIMIZER_BYTES = 30
 class TransformerRank:
     """Emits the nodes of one rank."""
 
-    def __init__(self, spec: Spec, layout: Layout, roofline: Roofline, rank: int) -> None:
+    def __init__(
+        self, spec: Spec, layout: Layout, roofline: Roofline, rank: int, part: Part | None = None
+    ) -> None:
         """Find the rank's groups and chunks."""
         self.spec = spec
         self.rank = rank
         self.layout = layout
         self.builder = Builder()
-        self.emit = Emitter(self.builder, roofline)
+        self.emit = Emitter(self.builder, roofline, part)
         self.sizes = Sizes(spec)
         self.stage = layout.coordinates(rank)["pp"]
         self.chunks = chunks_of(spec, self.stage)

@@ -66,20 +66,30 @@ def modelled(row: tuple[str, str, int, int, int, int, float], scaling: str = "te
     return work.flops / roofline.time_ns(work) / 1e3
 
 
-#: One product so narrow that cuBLAS splits the inner dimension, which the model does not know.
+#: So narrow that cuBLAS splits the inner dimension, which the model does not know.
 NARROW = ("h100", "bfloat16", 2048, 512, 4096, 1, 451.2)
+IN_16_BITS = [row for row in (*MAMF, *TILELANG, *XLA, *CUBLAS) if row[1] != "float8_e4m3"]
+#: The model's 8-bit rate is that of the best of all shapes in a search with random values; 8-bit
+#: products run into the power limit, and tilelang's inputs are small integers, which draw less.
+IN_8_BITS = [row for row in (*MAMF, *TILELANG) if row[1] == "float8_e4m3"]
 
 
-@pytest.mark.parametrize("row", [*MAMF, *TILELANG, *XLA, *CUBLAS], ids=str)
+@pytest.mark.parametrize("row", IN_16_BITS, ids=str)
 def test_products(row: tuple[str, str, int, int, int, int, float]) -> None:
     error = modelled(row) / row[-1] - 1
     assert -0.25 < error < -0.2 if row == NARROW else abs(error) < 0.09
 
 
 def test_products_on_the_whole() -> None:
-    errors = [modelled(row) / row[-1] - 1 for row in (*MAMF, *TILELANG, *XLA, *CUBLAS)]
-    assert -0.03 < sum(errors) / len(errors) < 0
+    errors = [modelled(row) / row[-1] - 1 for row in IN_16_BITS]
+    assert -0.02 < sum(errors) / len(errors) < 0.02
     assert sum(abs(error) for error in errors) / len(errors) < 0.05
+
+
+@pytest.mark.parametrize("row", IN_8_BITS, ids=str)
+def test_8_bit_products(row: tuple[str, str, int, int, int, int, float]) -> None:
+    assert -0.18 < modelled(row) / row[-1] - 1 < -0.1
+    assert modelled(row) < 1402.6
 
 
 @pytest.mark.parametrize("row", DEEPGEMM, ids=str)
@@ -115,7 +125,7 @@ def test_casts_of_8_bit_products() -> None:
     assert [w.kind for w in fused.forward()] == ["matmul"]
     assert [(w.kind, w.nbytes) for w in own.forward()[:-1]] == [("memory", 4 * 64 * 32)]
     assert [(w.kind, w.nbytes) for w in own.inputs()[:-1]] == [("memory", 4 * 64 * 16)]
-    # float32 gradients are read and written.
+    # The buffer of gradients is read and written.
     assert own.weights()[0].result == 8 * 32 * 16
-    assert Product("matmul", 64, 32, 16, gradient=2).weights()[0].result == 2 * 32 * 16
+    assert Product("matmul", 64, 32, 16, gradient=2).weights()[0].result == 4 * 32 * 16
     assert len(Product("matmul", 64, 32, 16).inputs()) == 1
