@@ -1,13 +1,13 @@
-"""Published step times against `genie simulate` of the same job, as a table.
+"""Published step times against `genie simulate` of the same job.
 
 Usage: python workloads/published.py [NAME ...]      (default: all of published/published.toml)
+       python workloads/published.py --alternatives [NAME ...]
        python workloads/published.py --sensitivity NAME ...
 
 Each spec beside that file is generated and simulated on the preset its row names, with the same
-efficiencies for all; nothing is fitted. Of jobs too large to simulate whole only some of the
-data-parallel replicas are (`replicas`); a rate in TFLOP/s becomes a time with the arithmetic that
-model FLOP utilisation counts (Chowdhery et al., arXiv 2204.02311, appendix B: 6 FLOP a parameter
-and token, and attention over the whole sequence).
+table of efficiencies for all; nothing is fitted to a row. A rate in TFLOP/s becomes a time with the
+arithmetic that model FLOP utilisation counts (Chowdhery et al., arXiv 2204.02311, appendix B: 6 FLOP
+a parameter and token, and attention over the whole sequence).
 """
 
 from __future__ import annotations
@@ -15,95 +15,202 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import tomllib
-
 import genie
 from genie.commands.common import parse_cluster
-from genie.workload.generate import prepare, workload
+from genie.replay.gpu import GpuModel
+from genie.workload.generate import prepare
+from genie.workload.job import Workload
 from genie.workload.shapes import attention_flops, model_flops
 from genie.workload.spec import Spec
 
 FOLDER = Path(__file__).parent / "published"
 
 
-def counted_flops(spec: Spec) -> float:
-    """Return a step's FLOP as model FLOP utilisation counts them."""
+def rows() -> dict[str, Any]:
+    """Return the published rows by name."""
+    return tomllib.loads((FOLDER / "published.toml").read_text())
+
+
+def counted_flops(spec: Spec, causal: bool = False) -> float:
+    """Return a step's FLOP as model FLOP utilisation counts them.
+
+    Args:
+        spec: The job.
+        causal: Count half of the attention of a causal model, what is really computed.
+    """
     tokens = spec.samples * spec.sequence
     half = spec.shape.layers * attention_flops(spec.shape, tokens, spec.sequence / 2)
-    return model_flops(spec.shape, tokens, spec.sequence) + (3 * half if spec.shape.causal else 0)
+    counted = model_flops(spec.shape, tokens, spec.sequence)
+    return counted + (3 * half if spec.shape.causal and not causal else 0)
 
 
-def row(name: str, published: dict[str, Any]) -> str:
-    """Simulate one job and return its line of the table."""
-    job = prepare(FOLDER / f"{name}.toml")
-    ranks = job.world_size
-    flops = counted_flops(job.spec)
-    peak = ranks * job.roofline.peak_tflops * 1e12
-    if "step_s" in published:
-        theirs = float(published["step_s"])
-    elif "tokens_per_gpu" in published:
-        theirs = job.spec.samples * job.spec.sequence / (ranks * published["tokens_per_gpu"])
-    else:
-        theirs = flops / (ranks * float(published["tflops"]) * 1e12)
-    replicas = int(published.get("replicas", job.spec.parallelism.dp))
-    micro_batches = job.spec.micro_batches
-    began = time.perf_counter()
-    trace = workload(FOLDER / f"{name}.toml", dp=replicas, micro_batches=micro_batches)
-    recording = genie.simulate(trace, parse_cluster(published["cluster"]), log_messages=False)
-    took = time.perf_counter() - began
-    if not recording.complete:
-        raise SystemExit(f"{name}: incomplete")
-    ours = int(recording.steps()[0]["time_ns"]) / 1e9
-    return (
-        f"| {name} | {ranks} | {replicas} of {job.spec.parallelism.dp} | {theirs:.2f} | {ours:.2f} "
-        f"| {100 * (ours / theirs - 1):+.0f} % | {100 * flops / peak / theirs:.0f} % "
-        f"| {100 * flops / peak / ours:.0f} % | {took:.0f} |"
-    )
+def published_s(row: dict[str, Any], job: Workload, causal: bool = False) -> float:
+    """Return the published seconds a step, worked out from a rate where that is published."""
+    tokens, ranks = job.spec.samples * job.spec.sequence, job.layout.world
+    if "step_s" in row:
+        return float(row["step_s"])
+    if "tokens_per_gpu" in row:
+        return float(tokens / (ranks * row["tokens_per_gpu"]))
+    if "gpu_hours" in row:
+        return float(row["gpu_hours"]) * 3600 * tokens / 1e12 / ranks
+    return counted_flops(job.spec, causal) / (ranks * float(row["tflops"]) * 1e12)
 
 
-def sensitivity(name: str, published: dict[str, Any]) -> str:
-    """Return a line: how much longer a step gets when one assumption is worse."""
-    cluster = parse_cluster(published["cluster"])
+def prepared(name: str, row: dict[str, Any], **settings: Any) -> Workload:
+    """Return a row's job, with other settings if asked for."""
+    job = prepare(FOLDER / f"{name}.toml", replicas=row.get("replicas"), **settings)
+    assert isinstance(job, Workload)
+    return job
+
+
+def simulated_s(
+    job: Workload, row: dict[str, Any], *, network: Callable[[genie.Network], genie.Network] | None = None,
+    nvlink: float = 1.0,
+) -> float:  # fmt: skip
+    """Simulate a job and return the seconds of its step.
+
+    Args:
+        job: What to generate.
+        row: Its row of published.toml.
+        network: Changes the network.
+        nvlink: Factor on the bandwidth inside a host.
+    """
+    cluster = parse_cluster(row["cluster"])
     assert cluster is not None
-    replicas = int(published.get("replicas", 0)) or None
+    # What NCCL's search found for a channel inside a host, shared by the channels it made of it.
+    ring = cluster.graphs["ring"]
+    channel = ring.n_channels * ring.bw_intra / len(cluster.channels)
+    usual = genie.Network(nic_gbps=cluster.nic_gbps)
+    with tempfile.TemporaryDirectory() as folder:
+        trace = genie.load(job.write(folder), names=False)
+        recording = genie.simulate(
+            trace, cluster, log_messages=False, network=network(usual) if network else usual,
+            gpu=GpuModel(nvlink_gbps=channel * nvlink),
+        )  # fmt: skip
+    if not recording.complete:
+        raise SystemExit(f"{job.spec.name}: incomplete")
+    return int(recording.steps()[0]["time_ns"]) / 1e9
 
-    def step(kind: str = "", factor: float = 1.0, network: genie.Network | None = None) -> float:
-        whole = prepare(FOLDER / f"{name}.toml")
-        job = prepare(FOLDER / f"{name}.toml", dp=replicas, micro_batches=whole.spec.micro_batches)
-        if kind:
-            job.roofline.efficiency[kind] *= factor
-        with tempfile.TemporaryDirectory() as folder:
-            trace = genie.load(job.write(folder))
-            recording = genie.simulate(trace, cluster, network=network, log_messages=False)
-        return float(recording.steps()[0]["time_ns"])
+
+def table(names: list[str]) -> Iterator[str]:
+    """Yield the table of published and simulated step times, line by line."""
+    yield "| job | ranks | replicas simulated | published s | ours s | error | MFU published | MFU ours |"
+    yield "|---|---|---|---|---|---|---|---|"
+    known = rows()
+    for name in names or known:
+        row = known[name]
+        job = prepared(name, row)
+        theirs = published_s(row, job)
+        began = time.perf_counter()
+        ours = simulated_s(job, row)
+        print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+        ranks, dp = job.layout.world, job.spec.parallelism.dp
+        # Of the 16-bit peak, as the reports state it.
+        full = counted_flops(job.spec) / (ranks * job.roofline.wide_tflops * 1e12)
+        yield (
+            f"| {name} | {ranks:,} | {row.get('replicas', dp)} of {dp} | {theirs:.2f} | {ours:.2f} "
+            f"| {100 * (ours / theirs - 1):+.1f} % | {100 * full / theirs:.0f} % "
+            f"| {100 * full / ours:.0f} % |".replace(",", " ")
+        )
+
+
+def alternatives(names: list[str]) -> Iterator[str]:
+    """Yield a table of what else the published configuration could mean."""
+    yield "| job | read as | published s | ours s | error |"
+    yield "|---|---|---|---|---|"
+    known = rows()
+    for name in names or known:
+        row = known[name]
+        ours = None
+        for other in row.get("alternatives", ()):
+            job = prepared(name, row, **other.get("settings", {}))
+            theirs = published_s(row, job, causal=other.get("causal", False))
+            if other.get("settings") or ours is None:
+                time_ = simulated_s(job, row)
+                ours = ours if other.get("settings") else time_
+            else:
+                time_ = ours
+            yield (
+                f"| {name} | {other['name']} | {theirs:.2f} | {time_:.2f} "
+                f"| {100 * (time_ / theirs - 1):+.1f} % |"
+            )
+
+
+#: Assumption: kinds of the efficiency table it stands for.
+EFFICIENCIES = {
+    "products": ("matmul", "matmul_16", "grouped_matmul"),
+    "attention": ("attention", "attention_backward"),
+    "memory": ("memory",),
+}
+
+
+def sensitivity(names: list[str]) -> Iterator[str]:
+    """Yield a table: the step's change when one assumption is 10 % lower, and 10 % higher.
+
+    Long jobs are looked at with two micro-batches a stage and one replica.
+    """
+    headers = [*EFFICIENCIES, "kernel time", "result writes", "NVLink", "NIC", "network latency"]
+    yield "| job | " + " | ".join(headers) + " |"
+    yield "|---|" + "---|" * len(headers)
+    known = rows()
+    for name in names:
+        yield f"| {name} | " + " | ".join(_changes(name, dict(known[name]))) + " |"
+
+
+def _changes(name: str, row: dict[str, Any]) -> Iterator[str]:
+    spec = prepared(name, row).spec
+    settings = {}
+    if spec.parallelism.pp > 1:
+        settings["micro_batches"] = 2 * spec.parallelism.pp
+        row["replicas"] = 1
+
+    def step(change: Callable[[Workload], None] | None = None, **more: Any) -> float:
+        job = prepared(name, row, **settings)
+        if change:
+            change(job)
+        return simulated_s(job, row, **more)
 
     usual = step()
-    changed = [step(kind, 0.9) for kind in ("matmul", "attention", "memory")]
-    half = genie.Network(nic_gbps=cluster.nic_gbps / 2)
-    slow = genie.Network(latency_ns=10_000, cts_latency_ns=10_000)
-    changed += [step(network=half), step(network=slow)]
-    cells = " | ".join(f"{100 * (time_ / usual - 1):+.1f} %" for time_ in changed)
-    return f"| {name} | {cells} |"
+
+    def both(run: Callable[[float], float]) -> str:
+        return " / ".join(f"{100 * (run(factor) / usual - 1):+.1f}" for factor in (0.9, 1.1)) + " %"
+
+    def scale(kinds: tuple[str, ...], factor: float) -> Callable[[Workload], None]:
+        def change(job: Workload) -> None:
+            for kind in kinds:
+                job.roofline.efficiency[kind] *= factor
+
+        return change
+
+    def attribute(key: str, factor: float) -> Callable[[Workload], None]:
+        return lambda job: setattr(job.roofline, key, getattr(job.roofline, key) * factor)
+
+    for kinds in EFFICIENCIES.values():
+        yield both(lambda f, kinds=kinds: step(scale(kinds, f)))  # type: ignore[misc]
+    for key in ("kernel_ns", "write_gbps"):
+        yield both(lambda f, key=key: step(attribute(key, f)))  # type: ignore[misc]
+    yield both(lambda f: step(nvlink=f))
+    yield both(lambda f: step(network=lambda n: replace(n, nic_gbps=n.nic_gbps * f)))  # type: ignore[operator]
+    yield both(
+        lambda f: step(network=lambda n: replace(
+            n, latency_ns=round(n.latency_ns * f), cts_latency_ns=round(n.cts_latency_ns * f)
+        ))
+    )  # fmt: skip
 
 
 def main() -> None:
-    """Print the table."""
-    if sys.argv[1:2] == ["--sensitivity"]:
-        rows = tomllib.loads((FOLDER / "published.toml").read_text())
-        print("| job | matmul x 0.9 | attention x 0.9 | memory x 0.9 | NIC x 0.5 | latency 10 us |")
-        print("|---|---|---|---|---|---|")
-        for name in sys.argv[2:]:
-            print(sensitivity(name, rows[name]), flush=True)
-        return
-    rows = tomllib.loads((FOLDER / "published.toml").read_text())
-    print("| job | ranks | replicas simulated | published s | ours s | error | MFU published "
-          "| MFU ours | run s |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|")
-    for name in sys.argv[1:] or rows:
-        print(row(name, rows[name]), flush=True)
+    """Print one of the tables."""
+    arguments = sys.argv[1:]
+    kinds = {"--alternatives": alternatives, "--sensitivity": sensitivity}
+    make = kinds.get(arguments[0], table) if arguments else table
+    for line in make([name for name in arguments if name not in kinds]):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -142,7 +142,7 @@ class Roofline:
         if dtype_bytes(dtype) == 1:
             for kind in ("matmul", "grouped_matmul"):
                 self.efficiency[kind] = min(1.0, eight[scaling] * hardware.efficiency)
-        self._write = self.memory_gbps * min(1.0, hardware.efficiency)
+        self.write_gbps = self.memory_gbps * min(1.0, hardware.efficiency)
         self.measured = _measured(hardware.times) if hardware.times else {}
 
     def time_ns(self, work: Work) -> float:
@@ -157,7 +157,7 @@ class Roofline:
                 share *= wave_efficiency(work.rows, work.columns, work.many, self._busy)
             arithmetic = work.flops / (peak * 1e3 * self.efficiency[work.kind] * share)
         fixed = self.kernel_ns if work.flops or work.nbytes else 0.0
-        return fixed + max(arithmetic, memory) + work.result / self._write
+        return fixed + max(arithmetic, memory) + work.result / self.write_gbps
 
     def total_ns(self, name: str, works: list[Work]) -> int:
         """Return the time of operators that run one after the other, at least 1 ns.

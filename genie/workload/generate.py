@@ -119,7 +119,8 @@ def _pattern(kind: str, settings: Mapping[str, Any]) -> PatternJob:
 
 
 def _import(what: str | os.PathLike[str], settings: Mapping[str, Any]) -> Import | None:
-    from genie.workload.imports import Aicb, NcclTests, is_aicb
+    from genie.workload.aicb import Aicb, is_aicb
+    from genie.workload.imports import NcclTests
 
     text = os.fspath(what)
     given = {name: value for name, value in settings.items() if value is not None}

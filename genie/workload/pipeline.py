@@ -27,13 +27,16 @@ def passes(spec: Spec, stage: int) -> list[Pass]:
         # Huang et al., arXiv 1811.06965: all forward, then all backward.
         forward = [Pass("F", i) for i in range(m)]
         return forward + [Pass("B", i) for i in range(m)]
-    return list(_one_forward_one_backward(stage, p.pp, m, kind == "zero-bubble"))
+    return list(one_forward_one_backward(stage, p.pp, m, kind == "zero-bubble"))
 
 
-def _one_forward_one_backward(stage: int, pp: int, m: int, split: bool) -> Iterator[Pass]:
-    # 1F1B: Narayanan et al., arXiv 2104.04473, figure 4, top. ZB-H1 (Qi et al., arXiv 2401.10241,
-    # figure 3): the same passes, but weight gradients are put off by as many micro-batches as
-    # there are stages before this one and fill the bubble at the end.
+def one_forward_one_backward(stage: int, pp: int, m: int, split: bool = False) -> Iterator[Pass]:
+    """Yield the passes of `m` micro-batches in the order of 1F1B, or of ZB-H1 if `split`.
+
+    1F1B: Narayanan et al., arXiv 2104.04473, figure 4, top. ZB-H1 (Qi et al., arXiv 2401.10241,
+    figure 3): the same passes, but weight gradients are put off by as many micro-batches as there
+    are stages before this one and fill the bubble at the end.
+    """
     warmup = min(pp - stage - 1, m)
     late, weights = stage if split else 0, 0
     for i in range(warmup):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from jobs import totals
+from jobs import counts, totals
 
 import genie
 from genie.errors import InputError
@@ -16,6 +16,19 @@ from genie.workload.imports import NcclTests
 HEADER = (
     "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 2 pp: 1 vpp: 2 ga: 1 "
     "all_gpus: 8 checkpoints: 0 checkpoint_initiates: 0 pp_comm: 0"
+)
+PIPELINE = (
+    "HYBRID_TRANSFORMER_FWD_IN_BCKWD model_parallel_NPU_group: 2 ep: 1 pp: 2 vpp: 2 ga: 3 "
+    "all_gpus: 8 checkpoints: 0 checkpoint_initiates: 0 pp_comm: 1048576.0"
+)
+STAGE = (
+    "grads -1 100 REDUCESCATTER 4096 1 NONE 0 1 NONE 0 100\n"
+    + 3
+    * (
+        "attention -1 7000 ALLREDUCE 8192 9000 ALLREDUCE 8192 3000 NONE 0 100\n"
+        "mlp -1 7000 ALLREDUCE 8192 9000 ALLREDUCE 8192 3000 NONE 0 100\n"
+    )
+    + "optimizer -1 200 ALLREDUCE 4 1 NONE 0 1 NONE 0 100\n"
 )
 LAYERS = (
     "embedding\t-1\t5000\tALLREDUCE\t4096\t1\tNONE\t0\t1\tNONE\t0\t100\n"
@@ -48,12 +61,39 @@ def test_aicb(tmp_path: Path) -> None:
     assert genie.simulate(trace, genie.Cluster.local(2, 4), log_messages=False).complete
 
 
+def test_aicb_pipeline(tmp_path: Path) -> None:
+    trace = workload(written(tmp_path, f"{PIPELINE}\n8\n{STAGE}"))
+    trace.check()
+    assert trace.groups["PP_1"] == (1, 5)
+    assert trace.groups["TP_3"] == (6, 7)
+    assert trace.groups["DP_2"] == (4, 6)
+    for rank in range(8):
+        found, number = totals(trace, rank), counts(trace, rank)
+        # Three micro-batches of two lines, forward and backward; the other lines once.
+        assert found["all_reduce", "TP"] == 2 * 3 * 2 * 8192 + 4
+        assert found["reduce_scatter", "TP"] == 4096
+        assert found["send", "PP"] == found["recv", "PP"] == 3 * 1048576
+        assert number["send", "PP"] == 3
+    # 1F1B: the first stage runs two micro-batches ahead, the last one none.
+    order = [name for name in trace.ranks[0].names() if name.startswith("pipeline")]
+    assert [name.rpartition(".")[0] for name in order] == [
+        "pipeline.activations.mb0", "pipeline.activations.mb1", "pipeline.gradients.mb0",
+        "pipeline.activations.mb2", "pipeline.gradients.mb1", "pipeline.gradients.mb2",
+    ]  # fmt: skip
+    recording = genie.simulate(trace, genie.Cluster.local(2, 4), log_messages=False)
+    assert recording.complete
+    # (m + p - 1) forward and backward passes, the lines once, and some communication.
+    passes = 4 * 2 * (7000 + 9000 + 3000)
+    assert int(recording.steps()[0]["time_ns"]) > passes + 300
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
         ("HYBRID_X\n0\n", "no whole number after 'model_parallel_NPU_group'"),
         (f"{HEADER}\n2\n{LAYERS}", "line 2 says '2' layers, found 3"),
-        (f"{HEADER.replace('pp: 1', 'pp: 4')}\n3\n{LAYERS}", "pp 4"),
+        (f"{HEADER.replace('pp: 1', 'pp: 2')}\n3\n{LAYERS}", "needs bytes between stages"),
+        (f"{PIPELINE.replace('ga: 3', 'ga: 4')}\n8\n{STAGE}", "pp 2: no lines that stand ga"),
         (f"{HEADER.replace('all_gpus: 8', 'all_gpus: 6')}\n3\n{LAYERS}", "6 ranks cannot be split"),
         (f"{HEADER}\n1\na -1 1 SHOUT 1 1 NONE 0 1 NONE 0 1\n", "line 3: no collective 'SHOUT'"),
         (f"{HEADER}\n1\na -1 1 NONE 0 1 NONE 0\n", "line 3: 12 columns expected, found 8"),
