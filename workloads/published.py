@@ -6,8 +6,8 @@ Usage: python workloads/published.py [NAME ...]      (default: all of published/
 
 Each spec beside that file is generated and simulated on the preset its row names, with the same
 table of efficiencies for all; nothing is fitted to a row. A rate in TFLOP/s becomes a time with the
-arithmetic that model FLOP utilisation counts (Chowdhery et al., arXiv 2204.02311, appendix B: 6 FLOP
-a parameter and token, and attention over the whole sequence).
+arithmetic that model FLOP utilisation counts (Chowdhery et al., arXiv 2204.02311, appendix B: 6
+FLOP a parameter and token, and attention over the whole sequence).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import tomllib
 
 import genie
 from genie.commands.common import parse_cluster
@@ -69,10 +70,12 @@ def prepared(name: str, row: dict[str, Any], **settings: Any) -> Workload:
     return job
 
 
+Change = Callable[[genie.Network], genie.Network]
+
+
 def simulated_s(
-    job: Workload, row: dict[str, Any], *, network: Callable[[genie.Network], genie.Network] | None = None,
-    nvlink: float = 1.0,
-) -> float:  # fmt: skip
+    job: Workload, row: dict[str, Any], *, network: Change | None = None, nvlink: float = 1.0
+) -> float:
     """Simulate a job and return the seconds of its step.
 
     Args:
@@ -100,7 +103,11 @@ def simulated_s(
 
 def table(names: list[str]) -> Iterator[str]:
     """Yield the table of published and simulated step times, line by line."""
-    yield "| job | ranks | replicas simulated | published s | ours s | error | MFU published | MFU ours |"
+    heads = (
+        "job", "ranks", "replicas simulated", "published s", "ours s", "error", "MFU published",
+        "MFU ours",
+    )  # fmt: skip
+    yield f"| {' | '.join(heads)} |"
     yield "|---|---|---|---|---|---|---|---|"
     known = rows()
     for name in names or known:
@@ -196,12 +203,13 @@ def _changes(name: str, row: dict[str, Any]) -> Iterator[str]:
     for key in ("kernel_ns", "write_gbps"):
         yield both(lambda f, key=key: step(attribute(key, f)))  # type: ignore[misc]
     yield both(lambda f: step(nvlink=f))
-    yield both(lambda f: step(network=lambda n: replace(n, nic_gbps=n.nic_gbps * f)))  # type: ignore[operator]
-    yield both(
-        lambda f: step(network=lambda n: replace(
-            n, latency_ns=round(n.latency_ns * f), cts_latency_ns=round(n.cts_latency_ns * f)
-        ))
-    )  # fmt: skip
+    yield both(lambda f: step(network=lambda n: replace(n, nic_gbps=(n.nic_gbps or 0) * f)))
+    yield both(lambda f: step(network=lambda n: _latency(n, f)))
+
+
+def _latency(network: genie.Network, factor: float) -> genie.Network:
+    both = (round(ns * factor) for ns in (network.latency_ns, network.cts_latency_ns))
+    return replace(network, **dict(zip(("latency_ns", "cts_latency_ns"), both, strict=True)))
 
 
 def main() -> None:

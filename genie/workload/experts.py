@@ -36,6 +36,12 @@ class Router:
         self._top_k = spec.shape.top_k
         self._tokens = tokens
         self.counts = lru_cache(maxsize=4096)(self._counts)
+        self._popularity = lru_cache(maxsize=256)(self._popularity_of)
+
+    def _popularity_of(self, layer: int) -> npt.NDArray[np.float64]:
+        popularity = np.arange(1, self._experts + 1, dtype=np.float64) ** -self._spec.routing.skew
+        order = np.random.default_rng([self._spec.seed, layer]).permutation(self._experts)
+        return popularity[order]
 
     def _counts(self, layer: int, micro_batch: int, rank: int) -> npt.NDArray[np.int64]:
         """Return int64[experts]: copies of the rank's tokens for each expert.
@@ -46,9 +52,7 @@ class Router:
         if self._spec.routing.even:
             share, rest = divmod(total, self._experts)
             return share + (np.arange(self._experts) < rest).astype(np.int64)
-        popularity = np.arange(1, self._experts + 1, dtype=np.float64) ** -self._spec.routing.skew
-        order = np.random.default_rng([self._spec.seed, layer]).permutation(self._experts)
-        popularity = popularity[order]
+        popularity = self._popularity(layer)
         rng = np.random.default_rng([self._spec.seed, layer, micro_batch, rank, 1])
         counts = np.zeros(self._experts, np.int64)
         # A token cannot choose an expert twice: what exceeds the tokens is drawn again.
@@ -78,8 +82,10 @@ class Experts:
         self.local = spec.shape.experts // spec.parallelism.ep
         self._members = self.group.members if self.group else (rank,)
         self._at = self._members.index(rank)
+        # Asked for in every pass, and what the other members send is drawn for each.
+        self.splits = lru_cache(maxsize=8192)(self._splits)
 
-    def splits(self, layer: int, micro_batch: int) -> tuple[list[int], list[int]]:
+    def _splits(self, layer: int, micro_batch: int) -> tuple[list[int], list[int]]:
         """Return the token copies to each member of the group, and from each."""
         per_member = len(self._members)
 

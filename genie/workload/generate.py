@@ -48,6 +48,7 @@ SETTINGS: dict[str, tuple[str, str]] = {
     "skew": ("routing", "skew"),
     "even": ("routing", "even"),
     "layers": ("model", "layers"),
+    "mtp": ("model", "mtp"),
     "iterations": ("", "iterations"),
     "seed": ("", "seed"),
     "name": ("", "name"),

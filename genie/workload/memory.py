@@ -18,7 +18,7 @@ from genie.workload.pipeline import passes
 from genie.workload.shapes import is_moe
 from genie.workload.sizes import Sizes
 from genie.workload.spec import Spec
-from genie.workload.stages import chunks_of, local_parameters
+from genie.workload.stages import chunks_of, held_layers, local_parameters
 
 #: Float32 master weight and two moments.
 _STATE_BYTES = 12
@@ -97,7 +97,8 @@ def estimate(spec: Spec, layout: Layout, roofline: Roofline, stage: int) -> Memo
         optimizer += _STATE_BYTES * count / (ranks if p.zero >= 1 else 1)
     activations = 0.0
     for chunk, held in zip(chunks_of(spec, stage), _in_flight(spec, stage), strict=True):
-        activations += held * sum(_layer_activations(spec, sizes, i) for i in chunk.layers)
+        layers = held_layers(spec.shape, chunk)
+        activations += held * sum(_layer_activations(spec, sizes, i) for i in layers)
         if chunk.last:
             # Logits and their gradient, in float32, of the micro-batch being worked on.
             activations += 2 * 4.0 * sizes.tokens * sizes.vocabulary / sizes.tp

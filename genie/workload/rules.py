@@ -118,9 +118,10 @@ def _pipeline(spec: Spec) -> None:
     shape, p, kind = spec.shape, spec.parallelism, spec.schedule.kind
     chunks = p.pp * p.vpp
     _require(
-        shape.layers >= chunks,
-        f"{chunks} pipeline chunks (pp {p.pp} x vpp {p.vpp}) need as many layers, not "
-        f"{shape.layers}",
+        # The first may hold the embedding alone, the last the head alone (Llama 3 405B).
+        shape.layers >= max(1, chunks - 2),
+        f"{chunks} pipeline chunks (pp {p.pp} x vpp {p.vpp}) need {chunks - 2} layers at least, "
+        f"not {shape.layers}",
     )
     _require(
         kind != "interleaved" or (p.pp > 1 and p.vpp > 1),
@@ -166,6 +167,10 @@ def _data(spec: Spec) -> None:
     _require(not p.shard or p.zero == 3, f"shard ({p.shard}) is for zero 3, not zero {p.zero}")
     if p.shard:
         _divides("dp x cp", p.dp * p.cp, "shard", p.shard)
+    _require(
+        not (p.zero == 3 and spec.shape.mtp),
+        f"zero 3 with further-token modules (mtp {spec.shape.mtp}) is not generated",
+    )
     _require(
         not (p.zero == 3 and spec.schedule.kind == "zero-bubble"),
         "zero 3 with the zero-bubble schedule is not defined: weights are needed twice backward",

@@ -40,6 +40,8 @@ class Model(_Section, frozen=True):
         shared_experts: Experts every token goes to, each `expert_ffn` wide.
         router_bias: The router has one bias an expert (DeepSeek-V3).
         dense_layers: First layers that are dense in a mixture-of-experts model.
+        mtp: Modules that predict further tokens in training (DeepSeek-V3), each a projection of
+            two widths to one, a layer and the head again; not counted among the parameters.
         q_lora, kv_lora, rope_dim, v_head_dim: Ranks and widths of multi-head latent attention
             (DeepSeek); `head_dim` is then the part of a head without rotary embedding.
         tables: Embedding tables, rows each (dlrm).
@@ -74,6 +76,7 @@ class Model(_Section, frozen=True):
     shared_experts: int = 0
     router_bias: bool = False
     dense_layers: int = 0
+    mtp: int = 0
     q_lora: int = 0
     kv_lora: int = 0
     rope_dim: int = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from genie.workload.shapes import final_norm_parameters, layer_parameters
 from genie.workload.sizes import padded_vocabulary
-from genie.workload.spec import Spec
+from genie.workload.spec import Model, Spec
 
 
 def chunk_layers(layers: int, chunks: int) -> list[range]:
@@ -66,6 +66,12 @@ def chunks_of(spec: Spec, stage: int) -> list[Chunk]:
     return [Chunk(n, dealt[n], n == 0, n == total - 1) for n in numbers]
 
 
+def held_layers(model: Model, chunk: Chunk) -> list[int]:
+    """Return the layers of a chunk, those of further-token modules last (numbers from `layers`)."""
+    further = range(model.layers, model.layers + model.mtp) if chunk.last else range(0)
+    return [*chunk.layers, *further]
+
+
 def pieces(spec: Spec, chunk: Chunk) -> list[Piece]:
     """Return a chunk's parameters on one rank, in forward order."""
     m, p = spec.shape, spec.parallelism
@@ -73,9 +79,12 @@ def pieces(spec: Spec, chunk: Chunk) -> list[Piece]:
     found = []
     if chunk.first:
         found.append(Piece("embedding", vocabulary + m.positions * m.hidden))
-    for layer in chunk.layers:
+    for layer in held_layers(m, chunk):
         shape = layer_parameters(m, layer)
-        found.append(Piece(f"layer{layer}.attention", shape.attention // p.tp + shape.replicated))
+        # A further-token module projects two widths to one, behind two norms.
+        extra = 2 * m.hidden * m.hidden + 2 * m.hidden if layer >= m.layers else 0
+        attention = shape.attention // p.tp + shape.replicated + extra
+        found.append(Piece(f"layer{layer}.attention", attention))
         if shape.dense:
             found.append(Piece(f"layer{layer}.mlp", shape.dense // p.tp))
         if shape.experts:

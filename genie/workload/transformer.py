@@ -17,7 +17,7 @@ from genie.workload.pipeline import Pass, passes
 from genie.workload.shapes import is_moe, layer_parameters
 from genie.workload.sizes import Sizes
 from genie.workload.spec import Spec
-from genie.workload.stages import Chunk, chunks_of, local_parameters
+from genie.workload.stages import Chunk, chunks_of, held_layers, local_parameters
 from genie.workload.tensor import Region, Tensor
 
 #: Bytes read and written per parameter by Adam in mixed precision: gradient, master weight and two
@@ -165,6 +165,28 @@ class TransformerRank:
                 self.shard.after_forward(f"layer{layer}")
         if chunk.last:
             self._head_forward(where)
+            for layer in self._further():
+                self._projection("forward", layer, where)
+                self._layer_forward(layer, one.micro_batch, where)
+                self._head_forward(f"layer{layer}.{where}")
+
+    def _further(self) -> range:
+        m = self.spec.shape
+        return range(m.layers, m.layers + m.mtp)
+
+    def _projection(self, direction: str, layer: int, where: str) -> None:
+        # Of a further-token module: the layer's output and the next token's embedding to one width.
+        m, sizes = self.spec.shape, self.sizes
+        product = (sizes.product(2 * m.hidden, m.hidden, rows=sizes.local_tokens),)
+        works = {
+            "forward": products.forward(product),
+            "backward": products.backward(product, True),
+            "inputs": products.inputs(product),
+            "weights": products.weights(product),
+        }[direction]
+        kind = {"inputs": "backward"}.get(direction, direction)
+        norm = () if direction == "weights" else (sizes.norm,)
+        self.emit.compute(f"{kind}.mtp", f"layer{layer}.{where}", [*norm, *works])
 
     def _need(self, piece: str, unit: str, where: str) -> None:
         if self.shard:
@@ -262,6 +284,12 @@ class TransformerRank:
 
     def _backward(self, chunk: Chunk, one: Pass, where: str, last: bool, weights: bool) -> None:
         if chunk.last:
+            for layer in reversed(self._further()):
+                self._head_backward(f"layer{layer}.{where}", weights)
+                if self.spec.schedule.recompute == "full":
+                    self._layer_forward(layer, one.micro_batch, f"{where}.again")
+                self._layer_backward(layer, one.micro_batch, where, last, weights)
+                self._projection("backward" if weights else "inputs", layer, where)
             self._head_backward(where, weights)
             if weights:
                 self._done("head", where, last)
@@ -312,8 +340,12 @@ class TransformerRank:
             head = products.weights(self.sizes.head)
             self.emit.compute("weights.head", where, list(head))
             self._done("head", where, last)
-        for layer in reversed(chunk.layers):
+        for layer in reversed(held_layers(self.spec.shape, chunk)):
             name = f"layer{layer}"
+            if layer >= self.spec.shape.layers:
+                head = products.weights(self.sizes.head)
+                self.emit.compute("weights.head", f"{name}.{where}", list(head))
+                self._projection("weights", layer, where)
             attention, mlp = self._regions(layer, where)
             if is_moe(self.spec.shape, layer):
                 self._expert_weights(mlp, layer, where)
@@ -370,7 +402,9 @@ class TransformerRank:
             self._control(f"{prefix}gradients.embedding.all_reduce", embedding, nbytes)
         if self.sizes.sp and self.shard is None:
             norms = sum(
-                layer_parameters(m, layer).replicated for c in self.chunks for layer in c.layers
+                layer_parameters(m, layer).replicated
+                for chunk in self.chunks
+                for layer in held_layers(m, chunk)
             )
             self._control(f"{prefix}gradients.norms.all_reduce", self.tp, norms * element)
 
