@@ -24,7 +24,8 @@ SETTINGS: dict[str, tuple[str, str]] = {
     **{
         name: ("parallelism", name)
         for name in (
-            "dp", "tp", "sp", "pp", "vpp", "cp", "cp_comm", "ep", "etp", "zero", "shard", "reshard",
+            "dp", "tp", "sp", "pp", "vpp", "stage_layers", "cp", "cp_comm", "ep", "etp", "zero",
+            "shard", "reshard",
         )
     },
     "schedule": ("schedule", "kind"),

@@ -117,9 +117,16 @@ def _tensor(spec: Spec) -> None:
 def _pipeline(spec: Spec) -> None:
     shape, p, kind = spec.shape, spec.parallelism, spec.schedule.kind
     chunks = p.pp * p.vpp
+    given = p.stage_layers
+    _require(
+        not given
+        or (len(given) == chunks and sum(given) == shape.layers and min(given, default=0) >= 0),
+        f"stage_layers must be {chunks} numbers (pp x vpp) that sum to {shape.layers} layers, not "
+        f"{list(given)}",
+    )
     _require(
         # The first may hold the embedding alone, the last the head alone (Llama 3 405B).
-        shape.layers >= max(1, chunks - 2),
+        bool(given) or shape.layers >= max(1, chunks - 2),
         f"{chunks} pipeline chunks (pp {p.pp} x vpp {p.vpp}) need {chunks - 2} layers at least, "
         f"not {shape.layers}",
     )

@@ -111,6 +111,7 @@ class Parallelism(_Section, frozen=True):
         sp: Sequence parallel inside the tensor-parallel group; None = when tp > 1.
         pp: Pipeline stages.
         vpp: Model chunks a stage (interleaved schedule).
+        stage_layers: Layers of each chunk in model order; () = as even as they can be dealt.
         cp: Context parallel.
         cp_comm: "p2p" (ring attention) or "all_gather".
         ep: Expert parallel.
@@ -126,6 +127,7 @@ class Parallelism(_Section, frozen=True):
     sp: bool | None = None
     pp: int = 1
     vpp: int = 1
+    stage_layers: tuple[int, ...] = ()
     cp: int = 1
     cp_comm: str = "p2p"
     ep: int = 1

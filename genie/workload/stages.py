@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from genie.workload.shapes import final_norm_parameters, layer_parameters
@@ -9,8 +10,8 @@ from genie.workload.sizes import padded_vocabulary
 from genie.workload.spec import Model, Spec
 
 
-def chunk_layers(layers: int, chunks: int) -> list[range]:
-    """Return the layers of each virtual stage, in model order.
+def chunk_layers(layers: int, chunks: int, given: Sequence[int] = ()) -> list[range]:
+    """Return the layers of each virtual stage, in model order: as many as given, or even.
 
     Where they do not divide evenly the last, first, second last, ... chunk has one fewer, as
     Llama 3 405B takes one layer from the last and the first of 16 stages (arXiv 2407.21783,
@@ -21,6 +22,8 @@ def chunk_layers(layers: int, chunks: int) -> list[range]:
     ends = [i // 2 if i % 2 else chunks - 1 - i // 2 for i in range(chunks)]
     for chunk in ends[: most * chunks - layers]:
         counts[chunk] -= 1
+    if given:
+        counts = list(given)
     starts = [sum(counts[:chunk]) for chunk in range(chunks)]
     return [range(start, start + count) for start, count in zip(starts, counts, strict=True)]
 
@@ -61,7 +64,7 @@ def chunks_of(spec: Spec, stage: int) -> list[Chunk]:
     """Return the chunks of a pipeline stage, in model order."""
     p = spec.parallelism
     total = p.pp * p.vpp
-    dealt = chunk_layers(spec.shape.layers, total)
+    dealt = chunk_layers(spec.shape.layers, total, p.stage_layers)
     numbers = range(stage, total, p.pp)
     return [Chunk(n, dealt[n], n == 0, n == total - 1) for n in numbers]
 

@@ -32,6 +32,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gpipe": (DENSE, {"pp": 4, "schedule": "gpipe"}),
     "1f1b in background": (DENSE, {"pp": 4, "overlap_p2p": True}),
     "interleaved": (DENSE, {"pp": 2, "vpp": 2}),
+    "dealt": (DENSE, {"pp": 3, "dp": 2, "stage_layers": [1, 3, 0]}),
     "ends alone": (DENSE, {"pp": 3, "vpp": 2, "dp": 2, "zero": 3, "reshard": False}),
     "further tokens": ({**MOE, "mtp": 1}, {"dp": 2, "pp": 2, "ep": 2}),
     "further tokens zero bubble": (
@@ -194,6 +195,7 @@ def test_megatron_groups() -> None:
     [
         ({"tp": 3}, "heads .8. must be a multiple of tp .3."),
         ({"tp": 8}, "kv_heads .4. must be a multiple of tp .8."),
+        ({"pp": 2, "stage_layers": [1, 2]}, "2 numbers .pp x vpp. that sum to 4 layers, not .1, 2"),
         ({"pp": 8}, "need 6 layers at least, not 4"),
         ({"pp": 2, "zero": 2}, "zero 2 .* pipeline"),
         ({"pp": 2, "zero": 3}, "reshard = false"),
