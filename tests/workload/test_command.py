@@ -118,8 +118,8 @@ def test_measured_times_win(tmp_path: Path) -> None:
 
 
 def test_roofline() -> None:
-    # A large product is bound by arithmetic, 2 m n k / (0.84 x 989.5 TFLOP/s), then by the writing of
-    # its result; its 64 x 501 tiles of 128 x 256 take 243 waves of 132. The loss streams.
+    # A large product is bound by arithmetic, 2 m n k / (0.84 x 989.5 TFLOP/s), then by the writing
+    # of its result; its 64 x 501 tiles of 128 x 256 take 243 waves of 132. The loss streams.
     job = prepare("llama3-8b", layers=1, micro_batches=1)
     trace = workload("llama3-8b", layers=1, micro_batches=1)
     one = trace.ranks[0]
