@@ -121,6 +121,7 @@ cdef class Tcp:
         t.epoll = t.file = -1
         live_transports += 1
         t.n_lanes = sockets
+        t.watched = 1
         t.spin_ns = INT64_MAX if spin_ns < 0 else spin_ns
         t.run_ahead = run_ahead
         t.stripe_min = stripe_min if sockets > 1 else <uint64_t>-1
@@ -258,9 +259,7 @@ cdef class Tcp:
             lane.writable = 1
             t.n_sockets += 1
             live_sockets += 1
-            if genie_epoll_add(
-                t.epoll, lane.fd, t.n_sockets - 1, not (shared and sender), sender or not shared
-            ) < 0:
+            if watch_lane(t, t.n_sockets - 1) < 0:
                 raise TransportError(f"epoll_ctl: errno {errno}")
         t.index[conn] = <int32_t>k
 

@@ -9,6 +9,8 @@ cdef enum:
     SEND_QUEUE = 1024         # messages a connection accepts before -EAGAIN
     MAX_LANES = 16            # NCCL's limit of sockets per connection is 64
     CHECK_EVERY = 512         # empty direct rounds between two looks at all sockets
+    FLOWING = 256             # direct rounds with a byte until epoll is left
+    WATCHED = 16              # with more lanes, epoll is not left: coming back would take long
     YIELD_AFTER = 32          # empty rounds, 10 to 20 us, after which spinning yields the core
     MAX_CREDITS = 1 << 20     # announced receives a sender believes
     GONE = 2                  # lane_t.readable: an end of file or an error follows the bytes
@@ -53,6 +55,8 @@ ctypedef struct tcp_t:
     int file
     int n_lanes
     int direct_max
+    int watched               # epoll has the lanes
+    int flowing               # direct rounds with a byte since epoll was asked
     int blocked               # lanes that wait for room in the kernel
     int empty                 # direct rounds without a byte
     int64_t spin_ns

@@ -132,10 +132,36 @@ cdef void work(tcp_t *t) noexcept nogil:
     t.n_todo = 0
 
 
+cdef int watch_lane(tcp_t *t, uint32_t i) noexcept nogil:
+    """Have epoll report lane i, on a shared socket only its direction; 0 or -errno."""
+    cdef conn_t *c = &t.conns[t.lanes[i].conn]
+    cdef bint reads = not (c.shared and c.sender)
+    cdef bint writes = c.sender or not c.shared
+    return -errno if genie_epoll_add(t.epoll, t.lanes[i].fd, i, reads, writes) < 0 else 0
+
+
+cdef void unwatch(tcp_t *t) noexcept nogil:
+    """Take all lanes from epoll: each message costs it a call, and its peer, who makes it."""
+    cdef uint32_t i
+    for i in range(t.n_sockets):
+        genie_epoll_del(t.epoll, t.lanes[i].fd)
+    t.watched = 0
+
+
 cdef int ask(tcp_t *t, int64_t ns) noexcept nogil:
     """Ask the kernel which sockets changed, for at most ns; their number or -errno."""
     cdef epoll_event events[EVENTS]
+    cdef uint32_t i
     cdef int n
+    t.flowing = 0
+    if not t.watched:
+        # What happened meanwhile is reported as if it happened now.
+        t.watched = 1
+        for i in range(t.n_sockets):
+            if not t.conns[t.lanes[i].conn].error:
+                n = watch_lane(t, i)
+                if n < 0:
+                    return n
     t.c_epoll += 1
     n = genie_epoll(t.epoll, events, EVENTS, ns)
     if n < 0:
@@ -168,6 +194,9 @@ cdef int progress(tcp_t *t) noexcept nogil:
                 i += 1
         if t.first != t.last:
             t.empty = 0
+            t.flowing += 1
+            if t.flowing == FLOWING and t.n_sockets <= WATCHED:
+                unwatch(t)
             return 0
         # Whoever shares this core, perhaps the very peer, should not pay for our waiting.
         t.empty += 1
@@ -198,6 +227,8 @@ cdef int tcp_poll(void *self, genie_event *events, int max) noexcept nogil:
     cdef int r
     if t.first == t.last:
         t.first = t.last = 0
+    if t.first == t.last or (t.spin_ns and t.last - t.first < 8 and t.n_active):
+        # While polling, what just arrived is worth a look even if a SENT is due already.
         r = progress(t)
         if r < 0:
             return r

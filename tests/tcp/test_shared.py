@@ -156,3 +156,33 @@ def test_random_sequences(moves, spin):
             seen,
         )
         assert ERROR not in kinds(seen[0]) + kinds(seen[1])
+
+
+@pytest.mark.parametrize("channel", [0, 1], ids=["shared", "apart"])
+def test_polling_leaves_epoll_and_comes_back(channel):
+    rows = table([(0, 1), (1, 0)])
+    rows["channel"] = (0, channel)
+    a, b = (transport(w, rows, [0, 1], spin=True) for w in (0, 1))
+    try:
+        connect_all([a, b])
+        left, right = drives = [Drive(a.capsule), Drive(b.capsule)]
+        seen = [[], []]
+        for turn in range(2):
+            for k in range(400):  # as many without a pause as it takes to leave epoll
+                assert (right.post_recv(0, 9), left.post_send(0, 9)) == (0, 0)
+                done = 401 * turn + k + 1
+                pump(drives, lambda done=done: kinds(seen[1]).count(RECEIVED) == done, seen)
+            for _ in range(2000):  # and a pause that asks it again
+                right.poll()
+            # More than the sockets hold: the sender must hear of room.
+            assert (right.post_recv(0, 64 << 20), left.post_send(0, 64 << 20)) == (0, 0)
+            pump(drives, lambda done=done: kinds(seen[1]).count(RECEIVED) == done + 1, seen)
+        for k in range(400):
+            assert (right.post_recv(0, 9), left.post_send(0, 9)) == (0, 0)
+            pump(drives, lambda k=k: kinds(seen[1]).count(RECEIVED) == 803 + k, seen)
+        assert right.post_recv(0, 9) == 0
+        a.close(0.0)
+        pump([right], lambda: ERROR in kinds(seen[1]), seen[1:])
+    finally:
+        a.close(0.0)
+        b.close(0.0)
