@@ -4,6 +4,10 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
 # ---
 
 # %% [markdown]
@@ -15,7 +19,6 @@
 from pathlib import Path
 
 import genie
-from genie.compare.figures.catalogue import run_figure
 
 here = Path(__file__).resolve().parent if "__file__" in globals() else Path.cwd()
 trace = genie.load(here.parent / "workloads" / "demo")
@@ -29,19 +32,26 @@ cluster = genie.Cluster.local(2, 4)
 genie.plan(trace, cluster)
 
 # %% [markdown]
-# The replay itself; `progress` may be any function of (done, total).
+# The replay itself. In a notebook a display below the cell counts the nodes that are done while it
+# runs; `progress` may also be any function of (done, total).
 
 # %%
-recording = genie.replay(trace, "local:2", progress=None)
+recording = genie.replay(trace, "local:2", iterations=40)
 recording
 
 # %%
 recording.to_pandas().head()
 
 # %%
-figure = run_figure("timeline", {"replay": genie.compare(recording, recording).replay})
-figure
+genie.figure("timeline", recording)
 
 # %% [markdown]
 # **What to see.** A row a rank: grey computes, blue communicates, orange waits for another rank.
 # The blue after the last grey is communication that nothing hides.
+
+# %%
+genie.figure("runs", recording)
+
+# %% [markdown]
+# **What to see.** The same collective in every iteration. Points that jump are this machine's own
+# noise: the recording's `health` table says how late the workers were.

@@ -4,6 +4,10 @@
 #     text_representation:
 #       extension: .py
 #       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
 # ---
 
 # %% [markdown]
@@ -31,3 +35,13 @@ for power in range(10, 31, 4):
 # %%
 nccl = genie.Nccl(env={"NCCL_ALGO": "Tree"})
 genie.schedule("all_reduce", count=1 << 20, dtype="float32", cluster=cluster, nccl=nccl).choice
+
+# %% [markdown]
+# A few ranks of it, drawn with those settings:
+
+# %%
+few = genie.Cluster.preset("h100x1", hosts=4)
+genie.figure("schedule", kind="all_reduce", nbytes=1 << 16, cluster=few, nccl=nccl)
+
+# %% [markdown]
+# **What to see.** With `NCCL_ALGO=Tree` every message goes along the tree's edges, up and down.

@@ -41,6 +41,8 @@ PAIR = np.dtype(
         ("how", "u1"),  # index into HOW
     ]
 )
+#: Differences of algorithms that are listed one by one.
+MOST_NOTES = 8
 HOW = ("identity", "order", "table")
 
 
@@ -125,6 +127,7 @@ def align(replay: Truth, truth: Truth) -> Alignment:
         )
     pairs = _pairs(mine, theirs, sorted(matched))
     used_mine, used_theirs = {a for a, _, _ in matched}, {b for _, b, _ in matched}
+    notes += _choice_notes(replay, truth, mine[pairs["replay"]], theirs[pairs["truth"]])
     return Alignment(
         pairs,
         mine,
@@ -312,6 +315,37 @@ def _rank_notes(replay: Truth, truth: Truth) -> list[str]:
                     "not judged, a collective's time is that of the ranks present"
                 )
     return notes
+
+
+def _choice_notes(
+    replay: Truth, truth: Truth, mine: npt.NDArray[np.void], theirs: npt.NDArray[np.void]
+) -> list[str]:
+    """Say for which calls the two sides used another algorithm or protocol."""
+    found: dict[str, int] = defaultdict(int)
+    for row, other in zip(mine, theirs, strict=True):
+        here, there = _choice(replay, row), _choice(truth, other)
+        # What one side does not say is no difference.
+        known = [(a, b) for a, b in zip(here, there, strict=True) if a and b]
+        if any(a != b for a, b in known):
+            ours, truths = ("/".join(part) for part in zip(*known, strict=True))
+            found[
+                f"{KINDS[row['kind']]} of {int(row['nbytes'])} B: {ours} here, {truths} in the "
+                "truth"
+            ] += 1
+    notes = [f"{what} ({n} of the pairs)" for what, n in found.items()]
+    if len(notes) > MOST_NOTES:
+        notes[MOST_NOTES:] = [f"{len(notes) - MOST_NOTES} more differences of algorithms"]
+    return notes
+
+
+def _choice(side: Truth, row: np.void) -> tuple[str, str]:
+    """Return (algorithm, protocol) of an instance, "" where the side does not say."""
+    op = side.ops[int(row["first_row"])]
+    words = []
+    for column in ("algorithm", "protocol"):
+        code = int(op[column])
+        words.append(side.labels[column][code].lower() if code >= 0 else "")
+    return words[0], words[1]
 
 
 def _kinds(rows: npt.NDArray[np.void]) -> str:

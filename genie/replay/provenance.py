@@ -7,6 +7,10 @@ import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from genie.replay.tables import KINDS
+
 if TYPE_CHECKING:
     from genie.replay.plan import Plan
 
@@ -30,6 +34,7 @@ def provenance(plan: Plan) -> dict[str, Any]:
             "messages": plan.messages,
             "nbytes": plan.nbytes,
         },
+        "choices": _choices(plan),
         "nccl_version": ".".join(map(str, plan.nccl.version)),
         "nccl_env": dict(plan.nccl.env),
         "genie_version": __version__,
@@ -40,3 +45,26 @@ def provenance(plan: Plan) -> dict[str, Any]:
         "compute_model": vars(plan.compute),
         "gpu_model": vars(plan.gpu),
     }
+
+
+def _choices(plan: Plan) -> list[dict[str, Any]]:
+    """Return what NCCL chooses for each communicator, kind and size that the plan has."""
+    found = {}
+    for first in sorted({int(c.ranks[0]) for c in plan.communicators}):
+        rank = plan.ranks[first]
+        rows = np.flatnonzero(rank.template >= 0)
+        columns = (rank.communicator, rank.kind, rank.nbytes, rank.template)
+        keys = np.unique(np.stack([column[rows] for column in columns], axis=1), axis=0)
+        for communicator, kind, nbytes, template in keys.tolist():
+            made = plan.templates[template]
+            choice = getattr(made.schedule, "choice", None)
+            entry = {
+                "communicator": plan.communicators[communicator].name,
+                "kind": KINDS[kind],
+                "nbytes": nbytes,
+                "algorithm": made.algorithm,
+                "protocol": made.protocol,
+                "channels": choice.channels if choice is not None else -1,
+            }
+            found[tuple(entry.values())] = entry
+    return list(found.values())

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import genie
 from compare.build import truth
+from compare.runs import simulated
+from corpus_data import ROOT
 from genie.compare.align import HOW, align
 from genie.compare.clocks import offsets, on_one_clock
 from genie.compare.comparison import compare
@@ -213,3 +216,59 @@ def test_messages_without_operations_are_compared_alone() -> None:
     assert found.messages.rate == 1
     assert "only messages are compared" in found.summary()
     assert found.to_json()["L1"]["overall"]["median_error"] is None
+
+
+def test_other_algorithms_are_named() -> None:
+    ours = truth(run([100, 200, 300], algorithm="ring", protocol="simple"))
+    other = truth(
+        [row | {"algorithm": "RING" if row["nbytes"] == 100 else "nvls"}
+         for row in run([100, 200, 300], protocol="SIMPLE")]
+    )  # fmt: skip
+    assert align(ours, other).notes == (
+        "all_reduce of 200 B: ring/simple here, nvls/simple in the truth (1 of the pairs)",
+        "all_reduce of 300 B: ring/simple here, nvls/simple in the truth (1 of the pairs)",
+    )
+    # What a side does not say is no difference.
+    assert align(ours, truth(run([100, 200, 300], algorithm="ring"))).notes == ()
+    many = list(range(100, 112))
+    found = align(truth(run(many, algorithm="ring")), truth(run(many, algorithm="tree"))).notes
+    assert len(found) == 9
+    assert found[-1] == "4 more differences of algorithms"
+
+
+def test_recordings_say_what_nccl_chose() -> None:
+    tree = genie.simulate(
+        genie.load(ROOT / "workloads" / "demo"), genie.Cluster.local(2, 4),
+        nccl=genie.Nccl(env={"NCCL_ALGO": "Tree"}),
+    )  # fmt: skip
+    found = genie.compare(tree, simulated())
+    assert set(found.replay.column("algorithm")) == {"tree"}
+    assert set(found.truth.column("algorithm")) == {"ring"}
+    assert (found.replay.ops["channels"] > 0).all()
+    sizes = sorted(set(found.pairs["nbytes"].tolist()))
+    assert [note.split(" B:")[0] for note in sorted(found.alignment.notes)] == sorted(
+        f"all_reduce of {size}" for size in sizes
+    )
+    assert all(": tree/" in note and "here, ring/" in note for note in found.alignment.notes)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.permutations(range(8)), st.integers(0, 7))
+def test_ids_that_ranks_number_for_themselves_do_not_matter(order: list[int], lost: int) -> None:
+    """One rank of 8 is lost; the others' rows come in any order, with ids of their own."""
+    whole = run([100, 200, 100], ranks=8, iterations=2, number=False)
+    parts = [[row for row in whole if row["rank"] == rank] for rank in order if rank != lost]
+    rows = [row | {"stream": 7 * int(str(row["rank"])) + 3} for part in parts for row in part]
+    found = compare(truth(run([100, 200, 100], ranks=8, iterations=2)), truth(rows))
+    assert len(found.pairs) == 6
+    assert (found.pairs["error"] == 0).all()
+    assert found.alignment.notes[0].startswith(f"the truth lacks ranks {lost}:")
+    assert not found.alignment.only_truth
+
+
+def test_extra_collective_in_the_middle_leaves_the_others_matched() -> None:
+    other = run([100, 200, 999, 300, 400])
+    found = align(truth(run([100, 200, 300, 400])), truth(other))
+    assert sorted(found.pairs["nbytes"].tolist()) == [100, 200, 300, 400]
+    assert [HOW[h] for h in found.pairs["how"]] == ["identity", "identity", "order", "order"]
+    assert found.only_truth == {"all_reduce of 999 B: the other side has none": [2]}

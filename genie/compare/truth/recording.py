@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
-from genie.compare.truth.model import Truth, empty_messages, empty_ops
+from genie.compare.truth.model import KINDS, Truth, empty_messages, empty_ops
 from genie.replay.tables import N_COMM
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def from_recording(recording: Recording, source: str = "recording") -> Truth:
     ops["group_size"] = lookup[table["communicator"]]
     communication = (table["kind"] >= 0) & (table["kind"] < N_COMM)
     ops["nbytes"] = np.where(communication, table["nbytes"], -1)
+    chosen = _choices(recording, ops)
     done = (table["end_ns"] >= 0) & (table["start_ns"] >= 0)
     ops["time_ns"] = np.where(done, table["end_ns"] - table["start_ns"], np.nan)
     messages = None
@@ -49,7 +51,7 @@ def from_recording(recording: Recording, source: str = "recording") -> Truth:
     labels = {
         column: tuple(recording.labels["ops", column])
         for column in ("name", "communicator", "dtype")
-    }
+    } | chosen
     return Truth(
         ops=ops[communication],
         compute=ops[~communication],
@@ -68,3 +70,29 @@ def from_recording(recording: Recording, source: str = "recording") -> Truth:
         hosts=int(recording.manifest.get("plan", {}).get("hosts", -1)),
         notes=() if recording.complete else ("the recording is incomplete",),
     )
+
+
+def _choices(recording: Recording, ops: npt.NDArray[np.void]) -> dict[str, tuple[str, ...]]:
+    """Fill algorithm, protocol and channels where the manifest says them; return the labels.
+
+    A size for which a communicator has more than one choice (of other element types) keeps none.
+    """
+    names = {name: i for i, name in enumerate(recording.labels["ops", "communicator"])}
+    labels: dict[str, dict[str, int]] = {"algorithm": {}, "protocol": {}}
+    by_key: dict[tuple[int, int, int], list[dict[str, Any]]] = {}
+    for entry in recording.manifest.get("choices", ()):
+        if entry["communicator"] in names:
+            key = (names[entry["communicator"]], KINDS.index(entry["kind"]), entry["nbytes"])
+            by_key.setdefault(key, []).append(entry)
+    for (communicator, kind, nbytes), entries in by_key.items():
+        if len(entries) > 1:
+            continue
+        rows = (
+            (ops["communicator"] == communicator)
+            & (ops["kind"] == kind)
+            & (ops["nbytes"] == nbytes)
+        )
+        for column, codes in labels.items():
+            ops[column][rows] = codes.setdefault(entries[0][column], len(codes))
+        ops["channels"][rows] = entries[0]["channels"]
+    return {column: tuple(codes) for column, codes in labels.items()}
