@@ -116,6 +116,8 @@ def main() -> None:
 
         row("ours", ours(mode, size, count, depth))
         row("C loop", c_loop(mode, size, count, depth))
+        if mode == "write":
+            row("C loop, list posting", c_loop("list", size, count, depth))
         if mode != "cts":
             row("perftest ib_write_bw", perftest(size, count, depth))
         if size == 8 and mode != "cts":

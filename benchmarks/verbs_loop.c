@@ -5,7 +5,10 @@
  * MODE write: RDMA_WRITE, every one signaled. imm: RDMA_WRITE_WITH_IMM and receives without a
  * buffer. cts: as NCCL, for each message a receive, a 64-byte CTS written into the sender's FIFO
  * (signaled once in 256), and the WRITE_WITH_IMM once the CTS is seen. One ibv_post call a work
- * request, up to 32 completions a poll. Prints nanoseconds a message, a line a repeat. */
+ * request, up to 32 completions a poll. Prints nanoseconds a message, a line a repeat.
+ * list: as write, but all that fits the depth is posted with one call. lone: one WRITE_WITH_IMM at
+ * a time, 2 ms apart; prints the nanoseconds from before its ibv_post_send to the receiver's
+ * completion, COUNT lines. */
 #include <arpa/inet.h>
 #include <infiniband/verbs.h>
 #include <stdio.h>
@@ -128,6 +131,45 @@ static void run(struct end *tx, struct end *rx, int imm, int cts, uint32_t size,
     base += count;
 }
 
+static void run_list(struct end *tx, struct end *rx, uint32_t size, long count, long depth) {
+    struct ibv_send_wr *w = calloc(depth, sizeof *w), *bad;
+    struct ibv_sge s = {(uint64_t)tx->memory + FIFO, size, tx->mr->lkey};
+    struct ibv_wc wc[32];
+    long posted = 0, sent = 0;
+    while (sent < count) {
+        long n = 0;
+        for (; posted < count && posted - sent < depth; n++, posted++) {
+            w[n] = (struct ibv_send_wr){.wr_id = posted, .sg_list = &s, .num_sge = 1,
+                .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED,
+                .wr.rdma = {(uint64_t)rx->memory + FIFO, rx->mr->rkey}};
+            if (n) w[n - 1].next = &w[n];
+        }
+        if (n && ibv_post_send(tx->qp, w, &bad)) die("post_send");
+        sent += poll_end(tx, wc);
+    }
+    free(w);
+}
+
+static void run_lone(struct end *tx, struct end *rx, uint32_t size, long count) {
+    struct timespec t0, t1, pause = {0, 2000000};
+    struct ibv_wc wc[32];
+    for (long i = 0; i < count; i++) {
+        struct ibv_recv_wr r = {.wr_id = i}, *bad_r;
+        struct ibv_sge s = {(uint64_t)tx->memory + FIFO, size, tx->mr->lkey};
+        struct ibv_send_wr w = {.wr_id = i, .sg_list = &s, .num_sge = 1,
+            .opcode = IBV_WR_RDMA_WRITE_WITH_IMM, .send_flags = IBV_SEND_SIGNALED,
+            .imm_data = htonl(size), .wr.rdma = {(uint64_t)rx->memory + FIFO, rx->mr->rkey}}, *bad;
+        if (ibv_post_recv(rx->qp, &r, &bad_r)) die("post_recv");
+        clock_gettime(CLOCK_MONOTONIC, &t0);
+        if (ibv_post_send(tx->qp, &w, &bad)) die("post_send");
+        while (!poll_end(rx, wc)) {}
+        clock_gettime(CLOCK_MONOTONIC, &t1);
+        while (!poll_end(tx, wc)) {}
+        printf("%.0f\n", (t1.tv_sec - t0.tv_sec) * 1e9 + t1.tv_nsec - t0.tv_nsec);
+        nanosleep(&pause, NULL);
+    }
+}
+
 int main(int argc, char **argv) {
     struct end a = {0}, b = {0};
     struct timespec t0, t1;
@@ -135,15 +177,18 @@ int main(int argc, char **argv) {
     uint32_t size = atoi(argv[4]);
     size_t slot = (size + 4095) / 4096 * 4096;
     long count = atol(argv[5]), depth = atol(argv[6]);
-    int imm = strcmp(argv[1], "write") != 0, cts = !strcmp(argv[1], "cts");
+    int list = !strcmp(argv[1], "list"), lone = !strcmp(argv[1], "lone");
+    int imm = !list && strcmp(argv[1], "write") != 0, cts = !strcmp(argv[1], "cts");
     if (!slot) slot = 4096;
     open_end(&a, argv[2], slot);
     open_end(&b, argv[3], slot);
     join(&a, &b);
     join(&b, &a);
+    if (lone) return run_lone(&a, &b, size, count), 0;
     for (int k = argc > 7 ? atoi(argv[7]) : 1; k > 0; k--) {
         clock_gettime(CLOCK_MONOTONIC, &t0);
-        run(&a, &b, imm, cts, size, slot, count, depth);
+        if (list) run_list(&a, &b, size, count, depth);
+        else run(&a, &b, imm, cts, size, slot, count, depth);
         clock_gettime(CLOCK_MONOTONIC, &t1);
         printf("%.1f\n", ((t1.tv_sec - t0.tv_sec) * 1e9 + t1.tv_nsec - t0.tv_nsec) / count);
         fflush(stdout);

@@ -22,3 +22,22 @@ class Drive:
         dependent: bool = True,
         timeout_ns: int = 60_000_000_000,
     ) -> list[int]: ...
+    def ping(
+        self,
+        send: int,
+        recv: int,
+        nbytes: int,
+        count: int,
+        first: bool,
+        timeout_ns: int = 5_000_000_000,
+    ) -> list[int]: ...
+    def stream(
+        self,
+        conn: int,
+        sender: bool,
+        nbytes: int,
+        count: int,
+        *,
+        depth: int = 32,
+        timeout_ns: int = 5_000_000_000,
+    ) -> list[int]: ...

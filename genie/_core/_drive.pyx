@@ -1,8 +1,8 @@
-"""Drives a transport's vtable from Python, for tests and benchmarks of transports."""
+"""Drives a transport's vtable from Python: preflight probes, tests and benchmarks."""
 
 cimport cython
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.errno cimport EAGAIN, ETIMEDOUT
+from libc.errno cimport EAGAIN, EIO, ETIMEDOUT
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 
@@ -29,6 +29,33 @@ cdef enum:
 def now() -> int:
     """Return CLOCK_MONOTONIC in nanoseconds."""
     return drive_now()
+
+
+cdef int await_events(genie_transport *t, int64_t *quiet, int64_t timeout_ns, genie_event *events
+                      ) noexcept nogil:
+    """Up to EVENTS events; 0 after a sleep that brought none, -errno, an event's error as it is.
+
+    `quiet` is when nothing was last heard for the first time, 0 when something was.
+    """
+    cdef int i, n, r
+    r = t.flush(t.self)
+    if r < 0:
+        return r
+    n = t.poll(t.self, events, EVENTS)
+    if n < 0:
+        return n
+    for i in range(n):
+        if events[i].type == GENIE_EV_ERROR:
+            return -EIO if events[i].status >= 0 else events[i].status
+    if n:
+        quiet[0] = 0
+        return n
+    if quiet[0] == 0:
+        quiet[0] = drive_now()
+    elif drive_now() - quiet[0] > timeout_ns:
+        return -ETIMEDOUT
+    r = t.wait(t.self, quiet[0] + timeout_ns + 1)
+    return r if r < 0 else 0
 
 
 @cython.final
@@ -190,3 +217,129 @@ cdef class Drive:
             free(bytes_)
             free(at)
             free(took)
+
+    def ping(
+        self, uint32_t send, uint32_t recv, uint64_t nbytes, int count, bint first,
+        int64_t timeout_ns = 5_000_000_000,
+    ) -> list[int]:
+        """Send a message back and forth.
+
+        Args:
+            send, recv: Connections.
+            nbytes: Its size.
+            count: Round trips.
+            first: Whether this end sends first.
+            timeout_ns: Longest silence.
+
+        Returns:
+            Nanoseconds of each round trip; of the end that is not first, from send to receive.
+
+        Raises:
+            OSError: A connection failed, or nothing came for `timeout_ns`.
+        """
+        cdef genie_transport *t = self.t
+        cdef genie_event events[EVENTS]
+        cdef int64_t *took = <int64_t *>malloc((count + 1) * sizeof(int64_t))
+        cdef int64_t begin = 0, quiet = 0
+        cdef int i, n, k, r = 0
+        cdef int unsent = 0, unreceived = 0, came
+        if took == NULL:
+            raise MemoryError
+        try:
+            with nogil:
+                begin = drive_now()
+                for k in range(count):
+                    r = t.post_recv(t.self, recv, nbytes, k)
+                    if r < 0:
+                        break
+                    came = 0
+                    unsent += 1
+                    if first:
+                        begin = drive_now()
+                    while True:
+                        if unsent and (first or came):
+                            r = t.post_send(t.self, send, nbytes, k)
+                            if r == 0:
+                                unsent -= 1
+                                unreceived += 1
+                            elif r != -EAGAIN:
+                                break
+                        if came and not unsent:
+                            r = 0
+                            break
+                        r = n = await_events(t, &quiet, timeout_ns, events)
+                        if r < 0:
+                            break
+                        for i in range(n):
+                            if events[i].type == GENIE_EV_RECEIVED:
+                                came = 1
+                            elif events[i].type == GENIE_EV_SENT:
+                                unreceived -= 1
+                    if r < 0:
+                        break
+                    took[k] = drive_now() - begin
+                    begin = drive_now()
+                while r >= 0 and unreceived:
+                    r = n = await_events(t, &quiet, timeout_ns, events)
+                    for i in range(n):
+                        unreceived -= events[i].type == GENIE_EV_SENT
+            if r < 0:
+                raise OSError(-r, "ping failed")
+            return [took[k] for k in range(count)]
+        finally:
+            free(took)
+
+    def stream(
+        self, uint32_t conn, bint sender, uint64_t nbytes, int64_t count, *, int depth = 32,
+        int64_t timeout_ns = 5_000_000_000,
+    ) -> list[int]:
+        """Send or receive messages back to back.
+
+        Args:
+            conn: Connection.
+            sender: Which of the two.
+            nbytes: Size of each.
+            count: How many.
+            depth: Messages outstanding.
+            timeout_ns: Longest silence.
+
+        Returns:
+            CLOCK_MONOTONIC when it began, and when each completed.
+
+        Raises:
+            OSError: The connection failed, or nothing came for `timeout_ns`.
+        """
+        cdef genie_transport *t = self.t
+        cdef genie_event events[EVENTS]
+        cdef int64_t *at = <int64_t *>malloc((count + 1) * sizeof(int64_t))
+        cdef int64_t posted = 0, done = 0, quiet = 0
+        cdef int kind = GENIE_EV_SENT if sender else GENIE_EV_RECEIVED
+        cdef int i, n, r = 0
+        if at == NULL:
+            raise MemoryError
+        try:
+            with nogil:
+                at[0] = drive_now()
+                while done < count:
+                    while posted < count and posted - done < depth:
+                        if sender:
+                            r = t.post_send(t.self, conn, nbytes, <uint32_t>posted)
+                        else:
+                            r = t.post_recv(t.self, conn, nbytes, <uint32_t>posted)
+                        if r < 0:
+                            break
+                        posted += 1
+                    if r < 0 and r != -EAGAIN:
+                        break
+                    r = n = await_events(t, &quiet, timeout_ns, events)
+                    if r < 0:
+                        break
+                    for i in range(n):
+                        if events[i].type == kind and done < count:
+                            done += 1
+                            at[done] = events[i].t_ns
+            if r < 0:
+                raise OSError(-r, "stream failed")
+            return [at[done] for done in range(count + 1)]
+        finally:
+            free(at)

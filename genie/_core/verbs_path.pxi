@@ -406,7 +406,7 @@ cdef inline uint64_t part_size(conn_t *c, uint64_t n) noexcept nogil:
     return ((n + c.uses - 1) // c.uses + 127) // 128 * 128
 
 
-cdef inline bint may_send(verbs_t *t, conn_t *c) noexcept nogil:
+cdef bint may_send(verbs_t *t, conn_t *c) noexcept nogil:
     """Whether the next message can be posted now."""
     cdef uint32_t j
     cdef qp_t *q
@@ -414,9 +414,11 @@ cdef inline bint may_send(verbs_t *t, conn_t *c) noexcept nogil:
         return False
     if t.cts and genie_load_acquire(&fifo_entry(c, c.next).id) != c.next + 1:
         return False
-    if c.uses == 1:
-        q = qp_of(c, c.next, 0)
-        return q.used + 2 <= q.room and pool_has(t, 2)
+    if c.n_qps == 1:
+        q = c.qps
+        if q.used + 2 > q.room:
+            return False
+        return t.n_wrs + 2 <= POOL or pool_has(t, 2)
     for j in range(c.uses):
         q = qp_of(c, c.next, j)
         if q.used + 2 > q.room:
@@ -493,18 +495,17 @@ cdef int v_post_send(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
             t.n_waiting += 1
         return -EAGAIN
     message = c.next
-    if t.cts:
-        e = fifo_entry(c, message)
-        if nbytes > e.size:
-            c.found = <uint32_t>nbytes
-            c.failed_message = message
-            fail(t, c, -EBADMSG)
-            return -EBADMSG
-    else:
+    e = fifo_entry(c, message)
+    if not t.cts:
         e = &open_loop
         e.address = c.remote
         for j in range(<uint32_t>MAX_DEVS):
             e.rkeys[j] = c.long_rkeys[j]
+    elif nbytes > e.size:
+        c.found = <uint32_t>nbytes
+        c.failed_message = message
+        fail(t, c, -EBADMSG)
+        return -EBADMSG
     c.next += 1
     if c.n_qps == 1 and nbytes <= c.piece and not (c.split and nbytes > t.ar_threshold):
         # The usual case: one WRITE_WITH_IMM.
@@ -546,15 +547,29 @@ cdef int v_post_send(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
 # Receiving ---------------------------------------------------------------------------------
 
 
+cdef inline void gather_receive(verbs_t *t, qp_t *q, uint64_t message) noexcept nogil:
+    """A receive without a buffer; the caller made sure that the pool has one."""
+    cdef ibv_recv_wr *r = &t.recvs[t.n_recvs]
+    t.n_recvs += 1
+    r.wr_id = wr_name(q, message, WR_RECV, 0)
+    r.next = NULL
+    if q.recv_head == NULL:
+        q.recv_head = r
+        list_qp(t, q)
+    else:
+        q.recv_tail.next = r
+    q.recv_tail = r
+    q.receives += 1
+
+
 cdef int v_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) noexcept nogil:
     cdef verbs_t *t = <verbs_t *>self
     cdef conn_t *c
-    cdef qp_t *q
+    cdef qp_t *first
     cdef entry_t *e
     cdef ibv_send_wr *w
-    cdef ibv_recv_wr *r
     cdef uint64_t message, offset
-    cdef uint32_t j, row
+    cdef uint32_t j, row, dev
     if conn >= t.n_ids or t.index[conn] < 0:
         return -EINVAL
     c = &t.conns[t.index[conn]]
@@ -564,36 +579,30 @@ cdef int v_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
         return -EIO
     if nbytes > UINT32_MAX:
         return -EMSGSIZE
-    if c.next - c.head >= t.depth:
-        return -EAGAIN
     message = c.next
+    if message - c.head >= t.depth:
+        return -EAGAIN
     row = message & (ROWS - 1)
-    if t.n_recvs + c.uses > POOL or not pool_has(t, 1):
+    if t.n_recvs + c.uses > POOL or t.n_wrs >= POOL:
         v_flush(t)
         if not pool_has(t, 1):
             return -EAGAIN
     # The CTS goes out on the first QP of device (message mod devices) (spec 4.3).
-    q = &c.qps[message % c.n_devs]
-    if t.cts and q.used + 1 > q.room:
+    dev = <uint32_t>(message % c.n_devs) if c.n_devs > 1 else 0
+    first = &c.qps[dev]
+    if t.cts and first.used >= first.room:
         return -EAGAIN
-    c.next += 1
-    c.left[row] = c.uses
+    c.next = message + 1
     c.expected[row] = <uint32_t>nbytes
+    if c.n_qps > 1:
+        c.left[row] = c.uses
     if not t.imm:
         return 0
-    for j in range(c.uses):
-        q = qp_of(c, message, j)
-        r = &t.recvs[t.n_recvs]
-        t.n_recvs += 1
-        r.wr_id = wr_name(q, message, WR_RECV, 0)
-        r.next = NULL
-        if q.recv_head == NULL:
-            q.recv_head = r
-            list_qp(t, q)
-        else:
-            q.recv_tail.next = r
-        q.recv_tail = r
-        q.receives += 1
+    if c.n_qps == 1:
+        gather_receive(t, first, message)
+    else:
+        for j in range(c.uses):
+            gather_receive(t, qp_of(c, message, j), message)
     if not t.cts:
         return 0
     offset = (step & 7) * c.slot
@@ -603,21 +612,20 @@ cdef int v_post_recv(void *self, uint32_t conn, uint64_t nbytes, uint32_t step) 
     e.address = c.at + offset
     e.size = nbytes
     e.id = message + 1
-    q = &c.qps[message % c.n_devs]
-    w = gather(t, q)
+    w = gather(t, first)
     w.sg_list.addr = <uint64_t>e
     w.sg_list.length = ENTRY_BYTES
-    w.sg_list.lkey = q.lkey
+    w.sg_list.lkey = first.lkey
     w.num_sge = 1
     w.opcode = IBV_WR_RDMA_WRITE
     w.send_flags = IBV_SEND_INLINE if ENTRY_BYTES <= t.inline_max else 0
-    genie_ibv_target(w, c.remote + row * ROW_BYTES, q.rkey)
-    q.covered += 1
-    w.wr_id = wr_name(q, message, WR_CTS, q.covered)
-    if row == message % c.n_devs:
+    genie_ibv_target(w, c.remote + row * ROW_BYTES, first.rkey)
+    first.covered += 1
+    w.wr_id = wr_name(first, message, WR_CTS, first.covered)
+    if row == dev:
         # Once per round of the FIFO, so that the send queue is known to have room again.
         w.send_flags |= IBV_SEND_SIGNALED
-        q.covered = 0
+        first.covered = 0
     return 0
 
 
@@ -646,20 +654,12 @@ cdef void failed(verbs_t *t, conn_t *c, qp_t *q, ibv_wc *w) noexcept nogil:
         c.later += 1
 
 
-cdef inline void complete(verbs_t *t, conn_t *c, uint32_t slot) noexcept nogil:
-    """One part of a message is done; report messages in their order."""
-    cdef int kind
-    if c.n_qps == 1:
-        # One QP completes in order.
-        if not c.sender:
-            c.nbytes += c.expected[slot]
-        c.head += 1
-        emit(t, c, GENIE_EV_SENT if c.sender else GENIE_EV_RECEIVED, 0)
-        return
+cdef void complete_part(verbs_t *t, conn_t *c, uint32_t slot) noexcept nogil:
+    """One part of a message is done, of several QPs; report messages in their order."""
+    cdef int kind = GENIE_EV_SENT if c.sender else GENIE_EV_RECEIVED
     c.left[slot] -= 1
     if c.left[slot] or slot != (c.head & (ROWS - 1)):
         return
-    kind = GENIE_EV_SENT if c.sender else GENIE_EV_RECEIVED
     while c.head != c.next and c.left[c.head & (ROWS - 1)] == 0:
         c.nbytes += c.expected[c.head & (ROWS - 1)] if not c.sender else 0
         c.head += 1
@@ -681,12 +681,24 @@ cdef inline void handle(verbs_t *t, ibv_wc *w) noexcept nogil:
             c.failed_message = c.head + ((slot - c.head) & (ROWS - 1))
             fail(t, c, -EBADMSG)
             return
-    else:
-        q.used -= <uint32_t>(w.wr_id >> 20) & 4095
-        if kind != WR_SEND:
+        if c.error:
             return
-    if not c.error:
-        complete(t, c, slot)
+        if c.n_qps > 1:
+            complete_part(t, c, slot)
+            return
+        # One QP completes in order.
+        c.nbytes += c.expected[slot]
+        c.head += 1
+        emit(t, c, GENIE_EV_RECEIVED, 0)
+        return
+    q.used -= <uint32_t>(w.wr_id >> 20) & 4095
+    if kind != WR_SEND or c.error:
+        return
+    if c.n_qps > 1:
+        complete_part(t, c, slot)
+        return
+    c.head += 1
+    emit(t, c, GENIE_EV_SENT, 0)
 
 
 cdef void look_at_waiting(verbs_t *t) noexcept nogil:

@@ -37,6 +37,7 @@ CONTROL_FD_VAR = "GENIE_CONTROL_FD"
 #: Seconds the main thread has to end by itself after the connection ended.
 LAST_WORDS = 2.0
 _M = TypeVar("_M")
+_N = TypeVar("_N")
 
 
 class Member:
@@ -149,6 +150,19 @@ class Member:
         if isinstance(message, kind):
             return message
         raise LaunchError(f"expected {kind.__name__}, the coordinator sent {message!r:.200}")
+
+    def receive_either(
+        self, one: type[_M], other: type[_N], timeout: float | None = None
+    ) -> _M | _N:
+        """Return the next message, which must be of `one` or of `other`.
+
+        Raises:
+            LaunchError: As `receive`.
+        """
+        message = self._next(timeout, f"{one.__name__} or {other.__name__}")
+        if isinstance(message, (one, other)):
+            return message
+        raise LaunchError(f"expected another message, the coordinator sent {message!r:.200}")
 
     def receive_blob(self, name: str, timeout: float | None = None) -> bytes:
         """Return the bytes of blob `name`, which must come next."""

@@ -15,6 +15,11 @@ type is refused as a whole. In the order of a run:
     Blob + Chunk ... ->            the tables
                                    <-  Bye
     Failed           ->            at any time: an error; the worker ends
+
+`genie check --endpoints` has the worker answer step by step instead:
+
+    Hello            ->            <-  ProbeSetup
+    ProbeAnswer      ->            <-  ProbeStep, any number of times, then Bye
 """
 
 from __future__ import annotations
@@ -186,6 +191,31 @@ class Done(Message, frozen=True):
     """Why they could not stay, and are sent home."""
 
 
+class ProbeSetup(Message, frozen=True):
+    """Instead of Setup: look at this host, then take steps."""
+
+    transport: str
+    nics: tuple[tuple[str, int], ...]
+    address: str
+    spin: bool = False
+    options: dict[str, Any] = {}
+
+
+class ProbeStep(Message, frozen=True):
+    """One thing to do with a peer: "open", "connect", "ping", "stream" or "close"."""
+
+    what: str
+    values: dict[str, Any] = {}
+
+
+class ProbeAnswer(Message, frozen=True):
+    """What came of a step ("host" first, of its own accord); `error` is "" when it went well."""
+
+    what: str
+    error: str = ""
+    values: dict[str, Any] = {}
+
+
 class Failed(Message, frozen=True):
     """An error in the worker, before or instead of Done."""
 
@@ -219,6 +249,9 @@ AnyMessage: TypeAlias = (
     | Start
     | Progress
     | Done
+    | ProbeSetup
+    | ProbeStep
+    | ProbeAnswer
     | Failed
     | Abort
     | Bye

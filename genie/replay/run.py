@@ -212,6 +212,24 @@ def _options(transport: str, made: Plan, options: Mapping[str, Any]) -> dict[str
     return settings
 
 
+def settings_of(transport: str, ends: Sequence[Endpoint], nccl: Nccl | None) -> Settings:
+    """Return transport and options as `replay` would choose them for these endpoints.
+
+    Args:
+        transport: "auto", "tcp" or "verbs".
+        ends: The endpoints.
+        nccl: NCCL's environment; None is its defaults.
+    """
+    from genie.replay.nccl.env import Nccl as NcclClass
+
+    settings = _settings(transport, ends)
+    if settings.transport == "verbs":
+        from genie.replay.transports.verbs_config import VerbsConfig
+
+        settings.options = VerbsConfig.from_nccl(nccl or NcclClass()).to_options()
+    return settings
+
+
 def _control(
     made: Plan,
     ends: Sequence[Endpoint],

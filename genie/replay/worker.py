@@ -37,6 +37,7 @@ from genie.replay.protocol import (
     Done,
     Hello,
     Peers,
+    ProbeSetup,
     Progress,
     Ready,
     Setup,
@@ -86,8 +87,8 @@ class Worker:
         member = self._member
         try:
             member.send(_hello(self.index))
-            self._work()
-            member.receive(Bye, 60.0)
+            if self._work():
+                member.receive(Bye, 60.0)
             return 0
         except BaseException as exc:
             if self._abort is not None:
@@ -108,11 +109,15 @@ class Worker:
                 self._carrier.close()
             member.close()
 
-    def _work(self) -> None:
+    def _work(self) -> bool:
+        """Do what the coordinator wants; whether its Bye is still to come."""
         from genie.replay.shard import Shard
 
         member = self._member
-        setup = member.receive(Setup, 120.0)
+        setup = member.receive_either(Setup, ProbeSetup, 120.0)
+        if isinstance(setup, ProbeSetup):
+            self._probe(setup)
+            return False
         if not setup.address:
             setup = msgspec.structs.replace(setup, address=member.local_address)
         shard_bytes = member.receive_blob("shard")
@@ -141,6 +146,18 @@ class Worker:
         member.send(done)
         for name, table in blobs.items():
             member.send_blob(name, _bytes(table), compress=setup.compress)
+        return True
+
+    def _probe(self, setup: ProbeSetup) -> None:
+        from genie.replay.preflight.probe import ProbeWorker
+
+        if not setup.address:
+            setup = msgspec.structs.replace(setup, address=self._member.local_address)
+        probe = ProbeWorker(self._member, self.index, self.secret, setup)
+        try:
+            probe.run()
+        finally:
+            probe.close()
 
     def _drive(
         self,

@@ -45,6 +45,65 @@ def test_pinning_follows_the_device(tmp_path, monkeypatch):
         os.sched_setaffinity(0, before)
 
 
+@pytest.fixture
+def affinity():
+    """The cores of this thread, given back afterwards."""
+    before = os.sched_getaffinity(0)
+    yield sorted(before)
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize("sharing", [2, 3, 5])
+def test_workers_of_a_host_get_cores_of_their_own(affinity, monkeypatch, sharing):
+    """Disjoint, together all of them, none empty; told as the kernel lists them."""
+    cores = list(range(11))
+    asked: list[set[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(cores))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, own: asked.append(set(own)))
+    texts = [hostinfo.pin((), place, sharing) for place in range(sharing)]
+    assert sorted(core for own in asked for core in own) == cores
+    assert all(asked) and max(map(len, asked)) - min(map(len, asked)) <= 1
+    assert texts == [",".join(map(str, sorted(own))) for own in asked]
+
+
+def test_pinning_really_moves_the_thread(affinity):
+    if len(affinity) < 2:
+        pytest.skip("one core")
+    text = hostinfo.pin((), 1, 2)
+    assert os.sched_getaffinity(0) == set(affinity[len(affinity) // 2 :])
+    assert text == ",".join(map(str, affinity[len(affinity) // 2 :]))
+
+
+def test_pinning_leaves_a_lone_worker_and_a_crowd_alone(affinity):
+    assert hostinfo.pin((), 0, 1) == ""
+    assert hostinfo.pin((), 0, len(affinity) + 1) == ""
+    assert sorted(os.sched_getaffinity(0)) == affinity
+
+
+def test_a_refused_affinity_is_no_error(monkeypatch):
+    def refuse(pid, cores):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "sched_setaffinity", refuse)
+    assert hostinfo.pin((), 0, 2) == ""
+
+
+def test_pinning_near_a_device_shares_out_its_node(tmp_path, monkeypatch, affinity):
+    """The node's cores first, then this worker's part of them."""
+    if not Path("/sys/devices/system/node/node0/cpulist").exists():
+        pytest.skip("no NUMA nodes in sysfs")
+    monkeypatch.setattr(hostinfo, "_RDMA", tmp_path)
+    (tmp_path / "mlx5_0" / "device").mkdir(parents=True)
+    (tmp_path / "mlx5_0" / "device" / "numa_node").write_text("0\n")
+    node = hostinfo._cpu_list(Path("/sys/devices/system/node/node0/cpulist").read_text())
+    near = sorted(node & set(affinity))
+    if len(near) < 2:
+        pytest.skip("one core on node 0")
+    hostinfo.pin(("mlx5_0:1",), 0, 2)
+    assert sorted(os.sched_getaffinity(0)) == near[: len(near) // 2]
+
+
 def test_progress_is_off_without_a_terminal(capsys):
     assert make_progress(None, "x") is None
     assert make_progress(False, "x") is None

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from genie._core import verbs
@@ -108,6 +109,39 @@ def test_transport_retry_exceeded_is_reported_once_and_flushes_are_counted() -> 
         assert row["vendor_err"] == 0x8C and row["message"] < 200
         assert "5a5a" not in failure.reason and "deadbeef" not in failure.reason
         assert row["later"] == 0
+        # Closing flushes what is posted: counted, and no second failure.
+        a._verbs.drain(0.05)
+        (again,) = a._verbs.failures()
+        assert again["flushed"] > 0 and again["status"] == 12
+        assert f"{again['flushed']} work requests were flushed" in a.failures()[0].reason
+
+
+def test_a_peer_that_never_posts_is_named_with_all_there_is_to_know() -> None:
+    # gloo issue 511: a timeout that does not say who waited for whom, in what, for how long.
+    from genie._core.engine import OP, STREAM, Engine
+
+    with fake.workers(fake.table((0, 1))) as (a, _):
+        engine = Engine(clock="wall")
+        both = engine.add_communicator([0, 1])
+        ops = np.zeros(3, OP)
+        ops["peer"], ops["nbytes"], ops["steps"], ops["call"] = 1, 4096, 1, [0, 1, 2]
+        program = engine.add_program(np.array([(5, 0, 0, 0, 0, 3)], STREAM), ops)
+        engine.add_rank(0, [2], [0], [program], [both], [0, 0], [])
+        rows = fake.table((0, 1))
+        rows["communicator"], rows["channel"] = both, 5
+        engine.add_connections(rows)
+        engine.set_transport(a.capsule)
+        assert engine.run(watchdog_s=0.2) == "stalled"
+        text = engine.explain(lambda rank, node: "all_reduce 'grads'")
+        for part in (
+            "rank 0",
+            "rank 1",
+            "channel 5",
+            "all_reduce 'grads'",
+            "announce room for message 0 (4096",
+            "ms",
+        ):
+            assert part in text, (part, text)
 
 
 @pytest.mark.parametrize("status", [4, 10, 13])

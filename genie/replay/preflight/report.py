@@ -32,10 +32,12 @@ class Report:
     Attributes:
         findings: In the order of the checks.
         tables: Name → rows, such as the GIDs of every port.
+        more: Tables that are only in the JSON document.
     """
 
     findings: list[Finding] = field(default_factory=list)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    more: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def add(self, area: str, level: Level, found: str, fix: str = "") -> None:
         """Append one finding."""
@@ -51,7 +53,7 @@ class Report:
         return {
             "ok": self.ok,
             "findings": [asdict(finding) for finding in self.findings],
-            "tables": self.tables,
+            "tables": {**self.tables, **self.more},
         }
 
     def __str__(self) -> str:
@@ -63,6 +65,9 @@ class Report:
         for name, entries in self.tables.items():
             if entries:
                 header = list(entries[0])
-                cells = [[str(entry[key]) for key in header] for entry in entries]
+                cells = [
+                    ["" if entry[key] is None else str(entry[key]) for key in header]
+                    for entry in entries
+                ]
                 parts.append(f"{name}\n{table(header, cells, left=len(header))}")
         return "\n\n".join(parts)
