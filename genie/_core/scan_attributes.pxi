@@ -9,6 +9,7 @@ cdef enum:
     ARM_DOUBLE = 4
     ARM_TEXT = 5
     ARM_LIST = 6
+    ARM_BOOL = 7
 
 
 cdef struct Attr:
@@ -36,7 +37,7 @@ cdef inline void read_attr_v4(Cursor *c, Attr *a) noexcept nogil:
             a.arm = ARM_INT
         elif tag == 0xd8:  # bool
             a.raw = varint(c) != 0
-            a.arm = ARM_UINT
+            a.arm = ARM_BOOL
         elif tag == 0xea or tag == 0xfa:  # string, bytes
             a.text = span(c, &a.text_length)
             a.arm = ARM_TEXT
@@ -95,6 +96,8 @@ cdef inline void read_attr_v3(Cursor *c, Attr *a, int version) noexcept nogil:
             if wire == 0:
                 a.raw = varint(c)
                 a.arm = ARM_LIST if version == W3 and field == 8 else ARM_INT
+                if version == W3 and field == 4:
+                    a.arm = ARM_BOOL
             elif wire == 5:
                 a.raw = read32(c)
                 a.arm = ARM_FLOAT
@@ -110,7 +113,7 @@ cdef inline void read_attr_v3(Cursor *c, Attr *a, int version) noexcept nogil:
 
 
 cdef inline int number(Attr *a, int64_t *value) noexcept nogil:
-    # The attribute as an integer, whatever arm holds it.
+    # The attribute as an integer, whatever arm of numbers holds it; a truth value is none.
     cdef double real
     cdef float narrow
     cdef uint32_t bits
@@ -136,6 +139,13 @@ cdef inline int number(Attr *a, int64_t *value) noexcept nogil:
         return S_RANGE
     value[0] = <int64_t>real
     return S_INT if <double>value[0] == real else S_FRACTION
+
+
+cdef inline void once(State *s, size_t i, Row *r, int code) noexcept nogil:
+    # Of two attributes with one name, nobody can say which is meant.
+    if r.seen >> code & 1:
+        note(s, i, N_TWICE, code)
+    r.seen |= 1 << code
 
 
 cdef inline bint named(Attr *a, const char *text, size_t length) noexcept nogil:
@@ -285,8 +295,7 @@ cdef inline void group_value(State *s, size_t i, Attr *a, Row *r) noexcept nogil
         note(s, i, N_VALUE, A_GROUP << 8 | status)
 
 
-cdef inline void apply(State *s, size_t i, Attr *a, Row *r, const uint8_t *record,
-                       const uint8_t *start, const uint8_t *end) noexcept nogil:
+cdef inline void apply(State *s, size_t i, Attr *a, Row *r) noexcept nogil:
     # Put an attribute into the row, if it has a column.
     cdef uint32_t length = a.name_length
     cdef uint8_t initial
@@ -299,6 +308,9 @@ cdef inline void apply(State *s, size_t i, Attr *a, Row *r, const uint8_t *recor
         if initial == b"i":
             if not named(a, b"is_cpu_op", 9):
                 return
+            once(s, i, r, A_CPU)
+            if a.arm == ARM_BOOL:
+                a.arm = ARM_UINT
             status = number(a, &wide)
             if status == S_INT:
                 r.is_cpu = wide != 0
@@ -307,17 +319,21 @@ cdef inline void apply(State *s, size_t i, Attr *a, Row *r, const uint8_t *recor
         elif initial != b"c":
             return
         elif named(a, b"comm_size", 9):
+            once(s, i, r, A_SIZE)
             status = number(a, &r.size)
             if status == S_INT and r.size < 0:
                 status = S_RANGE
             r.size_status = status
         elif named(a, b"comm_type", 9):
+            once(s, i, r, A_TYPE)
             r.type_status = number(a, &wide)
             r.comm_type = <uint64_t>wide
         elif named(a, b"comm_root", 9):
+            once(s, i, r, A_ROOT)
             small(s, i, a, A_ROOT, &r.root)
     elif length == 3:
         if named(a, b"tid", 3):
+            once(s, i, r, A_TID)
             status = number(a, &wide)
             if status == S_INT:
                 r.thread = fold(wide)
@@ -325,13 +341,17 @@ cdef inline void apply(State *s, size_t i, Attr *a, Row *r, const uint8_t *recor
                 note(s, i, N_VALUE, A_TID << 8 | status)
         elif s.version != W4:
             if named(a, b"src", 3):
+                once(s, i, r, A_SRC)
                 r.src_status = number(a, &r.src)
             elif named(a, b"dst", 3):
+                once(s, i, r, A_DST)
                 r.dst_status = number(a, &r.dst)
             elif named(a, b"tag", 3):
+                once(s, i, r, A_TAG)
                 small(s, i, a, A_TAG, &r.tag)
     elif length == 6:
         if named(a, b"stream", 6):
+            once(s, i, r, A_STREAM)
             status = number(a, &wide)
             if status == S_INT:
                 r.stream = fold(wide)
@@ -339,36 +359,63 @@ cdef inline void apply(State *s, size_t i, Attr *a, Row *r, const uint8_t *recor
                 note(s, i, N_VALUE, A_STREAM << 8 | status)
     elif length == 7:
         if named(a, b"pg_name", 7):
+            once(s, i, r, A_GROUP)
             group_value(s, i, a, r)
         elif named(a, b"num_ops", 7):
+            once(s, i, r, A_OPS)
             large(s, i, a, A_OPS, &r.num_ops)
         elif s.version != W4 and named(a, b"runtime", 7):
+            once(s, i, r, A_RUNTIME)
             micros(s, i, a, A_DURATION, &r.duration)
     elif length == 8:
         if named(a, b"comm_src", 8):
+            once(s, i, r, A_SRC)
             r.src_status = number(a, &r.src)
         elif named(a, b"comm_dst", 8):
+            once(s, i, r, A_DST)
             r.dst_status = number(a, &r.dst)
         elif named(a, b"comm_tag", 8):
+            once(s, i, r, A_TAG)
             small(s, i, a, A_TAG, &r.tag)
     elif length == 10:
         if named(a, b"comm_group", 10):
-            group_value(s, i, a, r)
+            once(s, i, r, A_COMM_GROUP)
+            # pg_name says the same and is the newer name.
+            if not r.seen >> A_GROUP & 1:
+                group_value(s, i, a, r)
         elif named(a, b"comm_dtype", 10):
+            once(s, i, r, A_DTYPE)
             r.dtype = dtype_of(a.text, a.text_length) if a.arm == ARM_TEXT else -1
             if r.dtype < 0:
                 note(s, i, N_VALUE, A_DTYPE << 8 | S_TEXT)
     elif length == 11:
         if named(a, b"tensor_size", 11):
+            once(s, i, r, A_TENSOR)
             large(s, i, a, A_TENSOR, &r.tensor_size)
         elif named(a, b"duration_ns", 11):
+            once(s, i, r, A_EXACT)
             large(s, i, a, A_DURATION, &r.duration)
+    elif length == 13:
+        if named(a, b"in_split_size", 13):
+            once(s, i, r, A_IN_COUNTS)
+            counts(s, i, a)
     elif length == 14:
-        if named(a, b"comm_in_splits", 14) and a.arm == ARM_LIST:
-            note(s, i, N_IN_SPLITS, <uint64_t>(start - record) << 32 | <uint64_t>(end - start))
+        if named(a, b"comm_in_splits", 14):
+            once(s, i, r, A_IN)
+            note(s, i, N_IN_SPLITS, 0)
+        elif named(a, b"out_split_size", 14):
+            once(s, i, r, A_OUT_COUNTS)
+            counts(s, i, a)
     elif length == 15:
-        if named(a, b"comm_out_splits", 15) and a.arm == ARM_LIST:
-            note(s, i, N_OUT_SPLITS, <uint64_t>(start - record) << 32 | <uint64_t>(end - start))
+        if named(a, b"comm_out_splits", 15):
+            once(s, i, r, A_OUT)
+            note(s, i, N_OUT_SPLITS, 0)
+
+
+cdef inline void counts(State *s, size_t i, Attr *a) noexcept nogil:
+    # The text "[]", which every collective has, says nothing.
+    if a.arm != ARM_TEXT or a.text_length > 2:
+        note(s, i, N_COUNTS, 0)
 
 
 cdef inline void micros(State *s, size_t i, Attr *a, int code, int64_t *value) noexcept nogil:

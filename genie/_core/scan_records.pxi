@@ -1,8 +1,6 @@
 # Records: the fields of one node, in each wire version.
 
-cdef inline void attr_v4(
-    State *s, size_t i, Cursor *c, Row *r, const uint8_t *record
-) noexcept nogil:
+cdef inline void attr_v4(State *s, size_t i, Cursor *c, Row *r) noexcept nogil:
     cdef Attr a
     cdef Cursor inner
     cdef uint32_t length
@@ -16,11 +14,11 @@ cdef inline void attr_v4(
     if inner.bad:
         fail(c, inner.bad, inner.at)
         return
-    apply(s, i, &a, r, record, start, start + length)
+    apply(s, i, &a, r)
 
 
 cdef inline bint quick_attr(
-    State *s, size_t i, Row *r, const uint8_t *record, const uint8_t *p, const uint8_t *e
+    State *s, size_t i, Row *r, const uint8_t *p, const uint8_t *e
 ) noexcept nogil:
     # An attribute of the usual form, name then number, text or truth value, from p to e;
     # False: of another form. Only what has a column is looked at closely.
@@ -61,9 +59,9 @@ cdef inline bint quick_attr(
         a.text = text
         a.text_length = <uint32_t>(e - text)
     else:
-        a.arm = ARM_UINT
+        a.arm = ARM_BOOL
         a.raw = value[2] != 0
-    apply(s, i, &a, r, record, p, e)
+    apply(s, i, &a, r)
     return True
 
 
@@ -86,7 +84,7 @@ cdef void read_v4(State *s, size_t i, Cursor *c, Row *r) noexcept nogil:
         elif tag == 0x52:
             start = delimited(p + 1, e, &end)
             if genie_likely(start != NULL and end - start > 3):
-                if genie_likely(quick_attr(s, i, r, record, start, end)):
+                if genie_likely(quick_attr(s, i, r, start, end)):
                     p = end
                     continue
         elif tag == 0x42 or tag == 0x4a:
@@ -140,7 +138,7 @@ cdef void field_v4(
     cdef uint64_t field
     cdef uint64_t tag = read_tag(c)
     if tag == 0x52:
-        attr_v4(s, i, c, r, record)
+        attr_v4(s, i, c, r)
     elif tag == 0x08:
         r.id = varint(c)
     elif tag == 0x12:
@@ -189,7 +187,7 @@ cdef void read_v3(State *s, size_t i, Cursor *c, Row *r) noexcept nogil:
             if inner.bad:
                 fail(c, inner.bad, inner.at)
                 return
-            apply(s, i, &a, r, record, start, start + length)
+            apply(s, i, &a, r)
         elif tag == 0x08:
             r.id = varint(c)
         elif tag == 0x12:

@@ -16,6 +16,7 @@ cdef inline void clear(Row *r) noexcept nogil:
     r.stream = -1
     r.thread = -1
     r.group = -1
+    r.seen = 0
     r.name_at = 0
     r.name_length = 0
     r.dtype = -1

@@ -18,6 +18,8 @@ NOTE_IN_SPLITS: int
 NOTE_OUT_SPLITS: int
 NOTE_CORRUPT: int
 NOTE_TWO_IDS: int
+NOTE_TWICE: int
+NOTE_COUNTS: int
 FAULTS: dict[int, str]
 STATUS_NONE: int
 STATUS_INT: int

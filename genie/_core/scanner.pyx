@@ -46,10 +46,12 @@ NOTE_DUPLICATE = 2  # value: the position of the first node with this id
 NOTE_KIND = 3  # value: the node type that the version does not have
 NOTE_COLL = 4  # value: the collective type that the version does not have
 NOTE_VALUE = 5  # value: attribute code << 8 | status
-NOTE_IN_SPLITS = 6  # value: offset << 32 | length of the attribute in the record
+NOTE_IN_SPLITS = 6
 NOTE_OUT_SPLITS = 7
 NOTE_CORRUPT = 8  # value: offset in the record << 8 | fault
 NOTE_TWO_IDS = 9  # value: the other id
+NOTE_TWICE = 10  # value: attribute code
+NOTE_COUNTS = 11  # splits as PyTorch has them, in elements
 cdef enum:
     N_DANGLING = 1
     N_DUPLICATE = 2
@@ -60,6 +62,8 @@ cdef enum:
     N_OUT_SPLITS = 7
     N_CORRUPT = 8
     N_TWO_IDS = 9
+    N_TWICE = 10
+    N_COUNTS = 11
 
 # Faults of bytes.
 FAULTS = {
@@ -87,6 +91,8 @@ cdef enum:
 ATTRIBUTES = (
     "", "comm_size", "comm_type", "comm_src", "comm_dst", "comm_tag", "comm_root", "comm_dtype",
     "pg_name", "tensor_size", "num_ops", "duration", "start", "stream", "tid", "is_cpu_op",
+    "comm_group", "runtime", "duration_ns", "comm_in_splits", "comm_out_splits", "in_split_size",
+    "out_split_size",
 )
 cdef enum:
     A_SIZE = 1
@@ -104,6 +110,13 @@ cdef enum:
     A_STREAM = 13
     A_TID = 14
     A_CPU = 15
+    A_COMM_GROUP = 16
+    A_RUNTIME = 17
+    A_EXACT = 18
+    A_IN = 19
+    A_OUT = 20
+    A_IN_COUNTS = 21
+    A_OUT_COUNTS = 22
 
 # Errors of the framing.
 FRAME_OK, FRAME_LENGTH_CUT, FRAME_RECORD_CUT, FRAME_TOO_LONG, FRAME_TOO_MANY = range(5)
@@ -155,7 +168,7 @@ cdef enum:
 _WANTED = (
     *(name for name in ATTRIBUTES if name.startswith("comm_")), "pg_name", "comm_group",
     "tensor_size", "num_ops", "duration_ns", "runtime", "stream", "tid", "is_cpu_op", "src", "dst",
-    "tag", "comm_in_splits", "comm_out_splits",
+    "tag", "comm_in_splits", "comm_out_splits", "in_split_size", "out_split_size",
 )
 
 
@@ -199,6 +212,7 @@ cdef struct Row:
     int32_t stream
     int32_t thread
     int32_t group
+    uint32_t seen  # attributes that came, as bits
     uint32_t name_at
     uint32_t name_length
     int8_t dtype

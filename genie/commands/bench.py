@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from genie.commands import common, replay
-from genie.units import parse_size, parse_time
+from genie.units import parse_size
 
 HELP = "time one collective over a range of sizes, as nccl-tests does"
 
@@ -49,11 +49,11 @@ def run(args: argparse.Namespace) -> int:
         cluster=common.parse_cluster(args.cluster),
         nccl=common.parse_nccl(args),
         transport=args.transport,
-        timeout=parse_time(args.timeout) / 1e9,
+        timeout=replay.timeout(args),
         progress=common.progress_bar("bench"),
     )
     if args.output:
-        result.recording.save(args.output, force=args.force)
+        result.save(args.output, force=args.force)
     if args.json:
         common.print_json(rows_as_json(result))
     else:

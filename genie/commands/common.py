@@ -107,20 +107,32 @@ def parse_nccl(args: argparse.Namespace) -> Nccl:
     return nccl
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add -o and --force for a verb that keeps a Recording."""
-    parser.add_argument("-o", "--output", metavar="DIR", help="keep the recording in this folder")
+def add_output(parser: argparse.ArgumentParser, what: str = "recording") -> None:
+    """Add -o and --force for a verb whose result can be kept."""
+    parser.add_argument("-o", "--output", metavar="DIR", help=f"keep the {what} in this folder")
     parser.add_argument("--force", action="store_true", help="replace what is in that folder")
 
 
-def check_output(args: argparse.Namespace) -> None:
-    """Refuse an output folder that is in the way, before any work is done."""
-    if args.output and os.path.lexists(args.output) and not args.force:
+def check_output(args: argparse.Namespace, what: str = "recording") -> None:
+    """Refuse an output folder that nothing can be written to, before any work is done."""
+    if args.output is None:
+        return
+    if not args.output:
+        raise InputError("-o '': expected a folder")
+    if os.path.lexists(args.output) and not args.force:
         raise InputError(f"{args.output} exists; --force replaces it")
-    if args.output:
-        from genie.replay.record_io import check_target
+    from genie.replay.result_io import check_target
 
-        check_target(args.output, args.force)
+    check_target(args.output, args.force, what)
+
+
+def check_folder(path: str, option: str = "-o") -> None:
+    """Refuse a folder that no file can be written to, before any work is done."""
+    from genie.replay.result_io import check_writable
+
+    if not path:
+        raise InputError(f"{option} '': expected a folder")
+    check_writable(path)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -206,5 +218,8 @@ def finish(args: argparse.Namespace, recording: Recording) -> int:
 
 def check_report(args: argparse.Namespace) -> None:
     """Refuse a report folder that is in the way, before any work is done."""
-    if args.output and os.path.lexists(args.output) and not args.force:
+    if args.output is None:
+        return
+    check_folder(args.output)
+    if os.path.lexists(args.output) and not args.force:
         raise InputError(f"{args.output} exists; --force replaces a report")

@@ -62,6 +62,7 @@ def run(args: argparse.Namespace) -> int:
     unknown = sorted(set(formats) - set(style.FORMATS))
     if unknown:
         raise InputError(f"--formats {','.join(unknown)}: known are {', '.join(style.FORMATS)}")
+    common.check_folder(args.output)
     if args.name == "schedule" and args.data:
         raise InputError("figure schedule draws no DATA; it takes --cluster")
     figures = _schedule(args) if args.name == "schedule" else _of_data(args)

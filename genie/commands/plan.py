@@ -33,11 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--count", type=int, default=1 << 20, help="elements (default %(default)s)")
     one.add_argument("--dtype", default="float32", help="element type (default %(default)s)")
     one.add_argument("--root", type=int, default=0, help="root rank (default %(default)s)")
+    common.add_output(parser, "plan")
     common.add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the plan of a trace, or of one collective."""
+    """Print the plan of a trace, or of one collective; keep it if asked."""
+    common.check_output(args, "plan" if args.collective is None else "schedule")
     cluster = common.parse_cluster(args.cluster)
     nccl = common.parse_nccl(args)
     assert cluster is not None
@@ -59,6 +61,8 @@ def _trace(args, cluster, nccl) -> int:  # type: ignore[no-untyped-def]
         raise InputError(
             f"--messages {args.messages}: the trace has ranks 0 to {made.world_size - 1}"
         )
+    if args.output:
+        made.save(args.output, force=args.force)
     if args.json:
         common.print_json(_document(args, made, nccl))
         return 0
@@ -73,6 +77,8 @@ def _trace(args, cluster, nccl) -> int:  # type: ignore[no-untyped-def]
                 print(f"\n{_tuning_of(key, communicator, nccl).table()}")
     if args.messages is not None:
         _messages_of(made, args.messages)
+    if args.output:
+        print(f"\nplan: {args.output}")
     return 0
 
 
@@ -155,11 +161,15 @@ def _one(args, cluster, nccl) -> int:  # type: ignore[no-untyped-def]
     effective = cluster.with_nccl(nccl)
     if not effective.exact:
         common.warn("; ".join(effective.notes))
+    if args.tuning and args.output:
+        raise InputError("--tuning shows a table; -o keeps the schedule: ask for one of them")
     if args.tuning and not args.json:
         print(tune(args.collective, **options).table())
         return 0
     made = schedule(args.collective, root=args.root, **options)
     messages = None if args.messages is None else made.messages(args.messages)
+    if args.output:
+        made.save(args.output, force=args.force, rank=args.messages)
     if args.json:
         document: dict[str, object] = {
             "choice": vars(made.choice) if made.choice else None,
@@ -181,4 +191,6 @@ def _one(args, cluster, nccl) -> int:  # type: ignore[no-untyped-def]
         _print_messages(messages)
     if args.channels:
         print(effective.describe())
+    if args.output:
+        print(f"schedule: {args.output}")
     return 0

@@ -28,7 +28,8 @@ def add_endpoints(parser: argparse.ArgumentParser) -> None:
         "--timeout",
         default="60s",
         metavar="TIME",
-        help="give up when nothing moves for this long (default %(default)s)",
+        help="give up when nothing moves for this long: 500ms, 60s, 2min; a plain number is in "
+        "seconds (default %(default)s)",
     )
 
 
@@ -36,6 +37,11 @@ def endpoints(args: argparse.Namespace) -> str | list[str]:
     """Return the endpoints as the function takes them."""
     given: list[str] = args.endpoints
     return given[0] if len(given) == 1 else given
+
+
+def timeout(args: argparse.Namespace) -> float:
+    """Return --timeout in seconds."""
+    return parse_time(args.timeout, plain="s") / 1e9
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
     from genie.replay.run import replay
 
     common.check_output(args)
+    if args.perfetto is not None:
+        common.check_folder(args.perfetto, "--perfetto")
     if args.perfetto and not args.force:
         there = sorted(Path(args.perfetto).glob("rank*.pt.trace.json*"))
         if there:
@@ -88,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         warmup=args.warmup,
         time_scale=args.time_scale,
         gpu=GpuModel.off() if args.no_gpu_model else None,
-        timeout=parse_time(args.timeout) / 1e9,
+        timeout=timeout(args),
         counter_interval=parse_time(args.counter_interval) / 1e9,
         progress=common.progress_bar("replay"),
         on_error="record",

@@ -110,6 +110,8 @@ def run(args: argparse.Namespace) -> int:
     from genie.workload.generate import PATTERN_SETTINGS, SETTINGS, prepare
     from genie.workload.job import Workload
 
+    if args.output is not None:
+        common.check_folder(args.output)
     if args.list:
         return _list(args)
     if args.spec is None:

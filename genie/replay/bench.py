@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import html
+import os
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from genie.errors import InputError
+from genie import checks
+from genie.errors import InputError, RecordError
 from genie.replay.bandwidth import WHOLE_BUFFER_KINDS, bus_factor
 from genie.trace.kinds import Coll, Kind, dtype_bytes
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
     from genie.replay.cluster import Cluster
     from genie.replay.nccl.env import Nccl
     from genie.replay.recording import Recording
+
+
+_MOST_BYTES = 1 << 50
 
 
 @dataclass(frozen=True)
@@ -54,6 +63,72 @@ class BenchResult:
 
     def __repr__(self) -> str:
         return f"<BenchResult: {self.kind}, {len(self.rows)} sizes, {self.n_ranks} ranks>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(render(self))}</pre>"
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Return the table as a DataFrame: nbytes, count, time_us, algbw, busbw (GB/s)."""
+        import pandas as pd
+
+        names = [column.name for column in fields(BenchRow)]
+        return pd.DataFrame(
+            [[getattr(row, name) for name in names] for row in self.rows], columns=names
+        )
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw bus bandwidth against size.
+
+        Args:
+            ax: Axes to draw into; a new figure's when None.
+        """
+        from genie.replay.result_io import new_axes
+
+        ax = new_axes() if ax is None else ax
+        rows = [row for row in self.rows if row.nbytes]
+        ax.plot(
+            [row.nbytes for row in rows], [row.busbw for row in rows], marker="o", label=self.kind
+        )
+        ax.set_xscale("log", base=2)
+        ax.set_xlabel("size [B]")
+        ax.set_ylabel("bus bandwidth [GB/s]")
+        ax.legend()
+        return ax
+
+    def save(self, path: str | os.PathLike[str], force: bool = False) -> Path:
+        """Write the recording as folder `path`, with the table in its manifest.
+
+        Raises:
+            RecordError: Something is in the way, or the disk refused.
+        """
+        self.recording.manifest["bench"] = {"root": self.root, **rows_as_json(self)}
+        return self.recording.save(path, force)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> BenchResult:
+        """Read what `save` (or `genie bench -o`) wrote.
+
+        Raises:
+            RecordError: Missing, damaged, or not of a bench.
+        """
+        from genie.replay.recording import Recording
+
+        recording = Recording.load(path)
+        try:
+            said = recording.manifest["bench"]
+            rows = [BenchRow(**row) for row in said["rows"]]
+            return cls(
+                kind=said["kind"],
+                dtype=said["dtype"],
+                root=said["root"],
+                n_ranks=said["ranks"],
+                iterations=said["iterations"],
+                warmup=said["warmup"],
+                rows=rows,
+                recording=recording,
+            )
+        except (KeyError, TypeError) as error:
+            raise RecordError(f"{path}: a recording, but not of a bench", path=str(path)) from error
 
 
 def sizes(begin: int, end: int, factor: float = 2.0) -> list[int]:
@@ -114,22 +189,24 @@ def bench(
     from genie.replay.cluster import Cluster
     from genie.replay.endpoints import parse_endpoints
     from genie.replay.gpu import GpuModel
+    from genie.replay.nccl.context import check_setting
     from genie.replay.run import replay
     from genie.trace import load
 
-    if kind not in {coll.name.lower() for coll in Coll}:
-        known = ", ".join(coll.name.lower() for coll in Coll)
-        raise InputError(f"not a collective: {kind!r} (known: {known})")
+    checks.one_of("kind", kind, [coll.name.lower() for coll in Coll])
+    checks.whole("begin", begin, 0, _MOST_BYTES)
+    checks.whole("end", end, 0, _MOST_BYTES)
+    checks.real("factor", factor, above=1)
+    checks.whole("iterations", iterations, 1, 1 << 30)
+    checks.whole("warmup", warmup, 0, 1 << 30)
+    checks.whole("gpus", gpus, 1)
+    checks.text("dtype", dtype)
+    checks.callback("progress", progress)
+    check_setting(nccl, cluster if cluster is not None else Cluster.local(1))
     if cluster is None:
         cluster = Cluster.local(len(parse_endpoints(endpoints)), gpus)
     n = cluster.n_ranks
-    if iterations < 1 or warmup < 0:
-        raise InputError(
-            f"bench runs 1 or more iterations after 0 or more of warmup, not {iterations} after "
-            f"{warmup}"
-        )
-    if not 0 <= root < n:
-        raise InputError(f"root {root} is not one of {n} ranks (0 to {n - 1})")
+    checks.whole("root", root, 0, n - 1)
     element = dtype_bytes(dtype)
     plan: list[tuple[int, int]] = []
     for size in sizes(begin, end, factor):

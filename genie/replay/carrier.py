@@ -27,7 +27,7 @@ class Carrier:
     """
 
     def __init__(self, setup: Setup, shard: Shard, worker: int) -> None:
-        named = tuple(name if port == 0 else f"{name}:{port}" for name, port in setup.nics)
+        named = _named(setup)
         self.transport: Transport = _make(setup, shard, worker, named)
         #: What is used, which the user need not have named.
         self.devices: tuple[str, ...] = getattr(self.transport, "devices", named)
@@ -71,6 +71,29 @@ class Carrier:
     def close(self) -> None:
         """Close every connection."""
         self.transport.close()
+
+
+def check_devices(setup: Setup) -> None:
+    """Refuse network devices that this host does not have.
+
+    Raises:
+        GenieError: Which one; names those that there are.
+    """
+    if setup.transport == "tcp":
+        from genie.replay.transports.interfaces import address_of
+
+        for name, _ in setup.nics:
+            address_of(name)
+    elif setup.transport == "verbs":
+        from genie._core.verbs import devices
+        from genie.replay.transports.verbs_config import VerbsConfig, choose_ports
+
+        options = VerbsConfig.from_options({"spin": setup.spin, **setup.options})
+        choose_ports(devices(), _named(setup), options)
+
+
+def _named(setup: Setup) -> tuple[str, ...]:
+    return tuple(name if port == 0 else f"{name}:{port}" for name, port in setup.nics)
 
 
 def _make(setup: Setup, shard: Shard, worker: int, devices: tuple[str, ...]) -> Transport:

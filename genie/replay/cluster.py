@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from genie import checks
 from genie.errors import InputError
 from genie.replay.clusters.base import ClusterFacts
 from genie.replay.clusters.describe import describe, to_html
 from genie.replay.clusters.graph_xml import Extra, graph_cluster, write_graphs
 from genie.replay.clusters.layout import Layout
 from genie.replay.clusters.machine import preset_names
+from genie.replay.clusters.recipe import Steps, nccl_step, text_of
 from genie.replay.clusters.settings import Settings, refuse_search_settings
 from genie.replay.clusters.sources import LocalSource, PresetSource, Source
+from genie.replay.result_io import frame
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
     from genie.replay.nccl.env import Nccl
 
 __all__ = ["Cluster"]
@@ -38,7 +45,10 @@ class Cluster(ClusterFacts):
         source: Where search results come from.
         layout: Ranks by host, local rank and GPU.
         settings: The environment in force: NCCL 2.30's defaults until `with_nccl`.
+        steps: The calls that made it, for `save`.
     """
+
+    steps: Steps = ()
 
     def __init__(
         self,
@@ -72,18 +82,23 @@ class Cluster(ClusterFacts):
         Raises:
             InputError: Unknown preset, no hosts, or an order that is no permutation.
         """
+        checks.text("name", name)
         source = PresetSource.named(name, gpu_order is not None)
         gpus = source.machine.gpus_per_host
         _check_hosts(hosts)
         position = np.arange(gpus)
         if gpu_order is not None:
-            order = np.asarray(gpu_order)
-            if order.dtype.kind not in "iu" or sorted(order.ravel()) != list(range(gpus)):
+            order = checks.wholes("gpu_order", gpu_order)
+            if sorted(order.tolist()) != list(range(gpus)):
                 raise InputError(
-                    f"gpu_order must name local ranks 0..{gpus - 1} once each, got {gpu_order}"
+                    f"gpu_order must name local ranks 0..{gpus - 1} once each, got "
+                    f"{checks.short(gpu_order)}"
                 )
             position[order] = np.arange(gpus)
-        return cls(f"{name}:{hosts}", source, _grid(hosts, position))
+        made = cls(f"{name}:{hosts}", source, _grid(hosts, position))
+        said = None if gpu_order is None else [int(gpu) for gpu in gpu_order]
+        made.steps = ({"call": "preset", "name": name, "hosts": int(hosts), "gpu_order": said},)
+        return made
 
     @classmethod
     def local(cls, hosts: int, gpus: int = 1) -> Cluster:
@@ -94,9 +109,10 @@ class Cluster(ClusterFacts):
             gpus: Ranks on each host.
         """
         _check_hosts(hosts)
-        if gpus < 1:
-            raise InputError(f"a host needs at least one GPU, got {gpus}")
-        return cls(f"local:{hosts}", LocalSource.sized(gpus), _grid(hosts, np.arange(gpus)))
+        checks.whole("gpus", gpus, 1, _MOST_GPUS)
+        made = cls(f"local:{hosts}", LocalSource.sized(gpus), _grid(hosts, np.arange(gpus)))
+        made.steps = ({"call": "local", "hosts": int(hosts), "gpus": int(gpus)},)
+        return made
 
     @classmethod
     def from_nccl_graph(
@@ -127,12 +143,18 @@ class Cluster(ClusterFacts):
         Raises:
             InputError: A dump that cannot be read or contradicts the arguments.
         """
-        if hosts is not None:
-            _check_hosts(hosts)
-        version = tuple(map(int, nccl_version.split("."))) if nccl_version else None
-        extra = Extra(like, sm, cpu_vendor, nic_gbps, version)
+        for item in [xml] if isinstance(xml, str | Path) else checks.listed("xml", xml):
+            checks.path("xml", item, "a graph dump as text or path, or a list of them")
+        extra = _extra(hosts, like, sm, cpu_vendor, nic_gbps, nccl_version)
         source, layout, notes = graph_cluster(xml, hosts, extra)
-        return cls(f"{source.machine.name}:{layout.n_hosts}", source, layout, notes=notes)
+        made = cls(f"{source.machine.name}:{layout.n_hosts}", source, layout, notes=notes)
+        text = text_of(xml) if isinstance(xml, str | Path) else [text_of(item) for item in xml]
+        said = {
+            "like": like, "sm": sm, "cpu_vendor": cpu_vendor, "nic_gbps": nic_gbps,
+            "nccl_version": nccl_version, "hosts": hosts,
+        }  # fmt: skip
+        made.steps = ({"call": "from_nccl_graph", "xml": text, **said},)
+        return made
 
     @classmethod
     def from_nccl_log(
@@ -166,8 +188,15 @@ class Cluster(ClusterFacts):
         """
         from genie.replay.clusters.log_replay import LogCluster
 
-        version = tuple(map(int, nccl_version.split("."))) if nccl_version else None
-        return LogCluster.read(text, hosts, Extra(like, sm, cpu_vendor, nic_gbps, version))
+        checks.path("text", text, "a log as text or path")
+        extra = _extra(hosts, like, sm, cpu_vendor, nic_gbps, nccl_version)
+        made = LogCluster.read(text, hosts, extra)
+        said = {
+            "like": like, "sm": sm, "cpu_vendor": cpu_vendor, "nic_gbps": nic_gbps,
+            "nccl_version": nccl_version, "hosts": hosts,
+        }  # fmt: skip
+        made.steps = ({"call": "from_nccl_log", "text": text_of(text), **said},)
+        return made
 
     def to_nccl_graph(self, host: int = 0) -> str:
         """Return the search results of one host as NCCL's graph dump.
@@ -175,6 +204,7 @@ class Cluster(ClusterFacts):
         Args:
             host: Host number.
         """
+        checks.whole("host", host, 0, self.n_hosts - 1)
         return write_graphs(self._found[self.layout.gpu_sets[1][host]].graphs, self.n_hosts > 1)
 
     @staticmethod
@@ -195,9 +225,13 @@ class Cluster(ClusterFacts):
             InputError: A GPU that the machine lacks, or one named twice.
         """
         try:
-            key = ("members", tuple((int(h), int(g)) for h, g in members))
+            pairs = tuple((checks.whole("host", h), checks.whole("GPU", g)) for h, g in members)
         except (TypeError, ValueError) as error:
-            raise InputError("members is a list of (host, local GPU) pairs of numbers") from error
+            raise InputError(
+                f"members is a list of (host, local GPU) pairs of numbers, not "
+                f"{checks.short(members)}"
+            ) from error
+        key = ("members", pairs)
         hosts = set(self.layout.label)
         for rank, (host, _) in enumerate(key[1]):
             if host not in hosts:
@@ -207,7 +241,8 @@ class Cluster(ClusterFacts):
                 )
         found = self._children.get(key)
         if found is None:
-            found = self._remember(key, self._with_members(list(key[1])))
+            step = {"call": "communicator", "members": key[1]}
+            found = self._remember(key, self._with_members(list(key[1])), step)
         return found
 
     def sub(self, ranks: Sequence[int]) -> Cluster:
@@ -216,7 +251,7 @@ class Cluster(ClusterFacts):
         Raises:
             InputError: A rank that does not exist or comes twice.
         """
-        wanted = np.asarray(ranks, dtype=np.int64)
+        wanted = checks.wholes("ranks", ranks)
         if wanted.size == 0:
             raise InputError("a communicator needs at least one rank")
         bad = wanted[(wanted < 0) | (wanted >= self.n_ranks)]
@@ -231,7 +266,8 @@ class Cluster(ClusterFacts):
         if found is None:
             at = self.layout
             members = np.stack([at.labels[at.host[wanted]], at.gpu[wanted]], axis=1)
-            found = self._remember(key, self._with_members(members))
+            step = {"call": "sub", "ranks": wanted}
+            found = self._remember(key, self._with_members(members), step)
         return found
 
     def with_nccl(self, nccl: Nccl) -> Cluster:
@@ -241,6 +277,7 @@ class Cluster(ClusterFacts):
             InputError: A setting that would change the topology search of a preset, or a
                 value that cannot be used; the message names the variable.
         """
+        checks.nccl(nccl)
         key = ("nccl", tuple(nccl.version), tuple(sorted(nccl.env.items())))
         found = self._children.get(key)
         if found is None:
@@ -251,7 +288,7 @@ class Cluster(ClusterFacts):
                 refuse_search_settings(
                     nccl, ring.cross_nic, made.nics_per_host, made.max_ranks_per_host
                 )
-            found = self._remember(key, made)
+            found = self._remember(key, made, nccl_step(nccl))
         return found
 
     def _copy(self, settings: Settings) -> Cluster:
@@ -273,9 +310,58 @@ class Cluster(ClusterFacts):
             )
         return Cluster(self.name, self.source, layout, self.settings, notes=self._notes)
 
-    def _remember(self, key: object, cluster: Cluster) -> Cluster:
+    def _remember(self, key: object, cluster: Cluster, step: dict[str, Any]) -> Cluster:
         self._children[key] = cluster
+        if cluster is not self and self.steps:
+            cluster.steps = (*self.steps, step)
         return cluster
+
+    def save(self, path: str | os.PathLike[str], force: bool = False) -> Path:
+        """Write the cluster as folder `path`: how it was made, and a table of its ranks.
+
+        Args:
+            path: Folder to create.
+            force: Replace a saved cluster that is there. Anything else is never replaced.
+
+        Raises:
+            RecordError: Something is in the way, or the disk refused.
+        """
+        from genie.replay.clusters.tables import save
+
+        return save(self, path, force)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Cluster:
+        """Make a saved cluster anew; channels and ranks are those that were saved.
+
+        Raises:
+            RecordError: Missing, damaged, or a cluster that this GENIE makes otherwise.
+        """
+        from genie.replay.clusters.tables import load
+
+        return load(path)
+
+    def to_pandas(self, table: Literal["ranks", "channels"] = "ranks") -> pd.DataFrame:
+        """Return a table as a DataFrame.
+
+        Args:
+            table: "ranks" (rank, host, local, gpu), or "channels": each rank's neighbours on
+                each channel (channel, rank, ring_prev, ring_next, tree_up; -1 none, -2 what a
+                log does not show).
+        """
+        from genie.replay.clusters.tables import table as rows
+
+        return frame(rows(self, table))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the ring of every channel: its ranks in order, coloured by host.
+
+        Args:
+            ax: Axes to draw into; a new figure's when None.
+        """
+        from genie.replay.clusters.tables import plot
+
+        return plot(self, ax)
 
     def describe(self) -> str:
         """Return machine, search results, counts, rings, trees and notes as text."""
@@ -295,11 +381,42 @@ class Cluster(ClusterFacts):
 
 
 _MOST_HOSTS = 1 << 20
+_MOST_GPUS = 1 << 10
+
+
+def _extra(
+    hosts: int | None,
+    like: str | None,
+    sm: int | None,
+    cpu_vendor: str | None,
+    nic_gbps: float | None,
+    nccl_version: str | None,
+) -> Extra:
+    """Return what a file does not say, checked."""
+    if hosts is not None:
+        _check_hosts(hosts)
+    for name, value in (("like", like), ("cpu_vendor", cpu_vendor), ("nccl_version", nccl_version)):
+        if value is not None:
+            checks.text(name, value)
+    if like is not None:
+        checks.one_of("like", like, preset_names())
+    if sm is not None:
+        checks.whole("sm", sm, 10, 999)
+    if nic_gbps is not None:
+        checks.real("nic_gbps", nic_gbps, above=0)
+    version = None
+    if nccl_version:
+        try:
+            version = tuple(map(int, nccl_version.split(".")))
+        except ValueError:
+            raise InputError(
+                f"nccl_version is a release such as 2.30.7, not {nccl_version!r}"
+            ) from None
+    return Extra(like, sm, cpu_vendor, nic_gbps, version)
 
 
 def _check_hosts(hosts: int) -> None:
-    if not isinstance(hosts, int | np.integer):
-        raise InputError(f"hosts is a whole number, not {hosts!r}")
+    checks.whole("hosts", hosts)
     if hosts < 1:
         raise InputError(f"a cluster needs at least one host, got {hosts}")
     if hosts > _MOST_HOSTS:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from genie import checks
+
 
 @dataclass(frozen=True)
 class ComputeModel:
@@ -24,6 +26,11 @@ class ComputeModel:
     peak_tflops: float
     memory_gbps: float
     efficiency: float = 1.0
+
+    def __post_init__(self) -> None:
+        checks.real("peak_tflops", self.peak_tflops, 1e-9, 1e12)
+        checks.real("memory_gbps", self.memory_gbps, 1e-9, 1e12)
+        checks.real("efficiency", self.efficiency, 1e-9, 1e3)
 
     @classmethod
     def for_sm(cls, sm: int) -> ComputeModel:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from genie import checks
 from genie.errors import InputError
 
 #: "local" alone: two workers, the fewest between which anything is sent.
@@ -89,8 +90,8 @@ def parse_endpoints(
     if isinstance(spec, Endpoint):
         return (spec,)
     if isinstance(spec, (str, os.PathLike)):
-        return _parse_one(os.fspath(spec))
-    items = list(spec)
+        return _parse_one(checks.path("endpoints", spec, _FORM))
+    items = checks.listed("endpoints", spec)
     if len(items) == 1 and isinstance(items[0], str):
         return _parse_one(items[0])
     out = []

@@ -13,6 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from genie import checks
+
 PROTOCOLS = ("ll", "ll128", "simple")
 
 #: NCCL's path type for NVLink; larger numbers are slower paths (spec §2.1).
@@ -79,6 +81,13 @@ class GpuModel:
     network_ns: int = 2000
     copy_gbps: float | None = None
     nvlink_gbps: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.truth("enabled", self.enabled)
+        checks.real("copy_gbps", self.copy_gbps, 0, 1e9)
+        checks.real("hop_scale", self.hop_scale, 0, 1e6)
+        checks.whole("network_ns", self.network_ns, 0, 10**15)
+        checks.real("nvlink_gbps", self.nvlink_gbps, 0, 1e9)
 
     @classmethod
     def off(cls) -> GpuModel:

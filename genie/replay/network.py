@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from genie import checks
 from genie.errors import InputError
+
+_LATEST_NS = 10**18
+_MOST_GBPS = 1e9
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,12 @@ class LinkEvent:
     host: int
     nic: int
     gbps: float
+
+    def __post_init__(self) -> None:
+        checks.whole("at_ns", self.at_ns, 0, _LATEST_NS)
+        checks.whole("host", self.host, 0)
+        checks.whole("nic", self.nic, 0)
+        checks.real("gbps", self.gbps, 0, _MOST_GBPS)
 
 
 @dataclass(frozen=True)
@@ -45,10 +55,15 @@ class Network:
     events: tuple[LinkEvent, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        if self.nic_gbps is not None and not self.nic_gbps > 0:
-            raise InputError(f"nic_gbps must be positive, got {self.nic_gbps}")
-        if self.latency_ns < 0 or self.cts_latency_ns < 0:
-            raise InputError("latencies must not be negative")
+        if self.nic_gbps is not None:
+            checks.real("nic_gbps", self.nic_gbps, 1e-9, _MOST_GBPS)
+        checks.whole("latency_ns", self.latency_ns, 0, _LATEST_NS)
+        checks.whole("cts_latency_ns", self.cts_latency_ns, 0, _LATEST_NS)
+        checks.whole("header_bytes", self.header_bytes, 0, 1 << 20)
+        checks.whole("mtu", self.mtu, 1, 1 << 20)
+        for event in checks.listed("events", self.events):
+            if not isinstance(event, LinkEvent):
+                raise InputError(f"events is a list of LinkEvent, not of {checks.short(event)}")
 
     def degrade(self, host: int, nic: int, gbps: float, at_ns: int = 0) -> Network:
         """Return this network with NIC `nic` of `host` at `gbps` from `at_ns` on (0 fails it)."""

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from genie import checks
 from genie.errors import InputError
 from genie.replay.communicators import Communicator, CommunicatorTable
 from genie.replay.compute import ComputeModel
 from genie.replay.connections import connect
 from genie.replay.gpu import GpuModel
 from genie.replay.ranks import RankPlan, RankPlanner
+from genie.replay.result_io import frame
 from genie.replay.templates import Template, TemplateTable
 from genie.units import format_size
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
     from genie.replay.cluster import Cluster
     from genie.replay.communicators import Communicator as _Communicator
     from genie.replay.nccl.env import Nccl
@@ -161,6 +168,58 @@ class Plan:
 
         return make_shard(self, worker)
 
+    def to_pandas(
+        self, table: Literal["calls", "traffic", "connections", "parts"] = "traffic"
+    ) -> pd.DataFrame:
+        """Return a table as a DataFrame.
+
+        Args:
+            table: "traffic" (bytes of one iteration between NICs), "calls" (each distinct call
+                with its choice), "parts" (bytes of each of its channels) or "connections".
+
+        Raises:
+            InputError: No such table.
+        """
+        from genie.replay.plan_results import table as rows
+
+        return frame(rows(self, table))
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw the bytes of one iteration from each host to each host.
+
+        Args:
+            ax: Axes to draw into; a new figure's when None.
+        """
+        from genie.replay.plan_results import plot
+
+        return plot(self, ax)
+
+    def save(self, path: str | os.PathLike[str], force: bool = False) -> Path:
+        """Write the plan as folder `path`: Parquet tables, a manifest, and the trace's files.
+
+        Args:
+            path: Folder to create.
+            force: Replace a plan that is there. Anything else is never replaced.
+
+        Raises:
+            RecordError: Something is in the way, or the disk refused.
+            InputError: A cluster that was not made by a constructor.
+        """
+        from genie.replay.plan_results import save
+
+        return save(self, path, force)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
+        """Plan a saved plan's trace anew; the result does what the saved one did.
+
+        Raises:
+            RecordError: Missing, damaged, or a plan that this GENIE makes otherwise.
+        """
+        from genie.replay.plan_results import load
+
+        return load(path)
+
     def describe(self) -> str:
         """Return the plan as text: calls, traffic per NIC pair, totals."""
         from genie.replay.plan_text import describe
@@ -202,8 +261,13 @@ def plan(
         InputError: Trace and cluster differ in size.
         ScheduleError: NCCL would not run one of the collectives as set.
     """
+    from genie.replay.nccl.context import check_setting
     from genie.replay.nccl.env import Nccl as NcclClass
+    from genie.trace import Trace as TraceClass
 
+    checks.instance("trace", trace, TraceClass, "genie.load(path)")
+    check_setting(nccl, cluster)
+    check_models(compute, gpu)
     trace.check()
     if trace.world_size != cluster.n_ranks:
         raise InputError(
@@ -230,6 +294,18 @@ def plan(
     )
     made.warnings.extend(_warnings(made))
     return made
+
+
+def check_models(compute: ComputeModel | None, gpu: GpuModel | None) -> None:
+    """Refuse what is no model of compute or GPU time.
+
+    Raises:
+        InputError: One of them is something else.
+    """
+    if compute is not None:
+        checks.instance("compute", compute, ComputeModel, "ComputeModel.for_sm(90)")
+    if gpu is not None:
+        checks.instance("gpu", gpu, GpuModel, "GpuModel()")
 
 
 def _uses(ranks: list[RankPlan]) -> dict[tuple[int, int], int]:

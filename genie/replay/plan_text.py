@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from genie.replay import plan_results
 from genie.units import format_size
 
 if TYPE_CHECKING:
@@ -42,35 +41,21 @@ def describe(plan: Plan, warnings: bool = True) -> str:
 
 def calls(plan: Plan) -> str:
     """Return one line a distinct call: choice, how often it runs, its messages."""
-    uses = np.zeros(len(plan.templates), np.int64)
-    for rank in plan.ranks:
-        used = rank.template[rank.template >= 0]
-        uses += np.bincount(used, minlength=len(plan.templates))
-    per_call: dict[object, list[int]] = {}
-    for template in plan.templates:
-        total = per_call.setdefault(template.key, [0, 0, 0])
-        total[0] = max(total[0], int(uses[template.index]))
-        count = int(uses[template.index])
-        total[1] += count * int(template.sends[:, 4].sum())
-        total[2] += count * int(template.sends[:, 3].sum())
-    rows = []
-    for key, communicator, schedule in plan.schedules:
-        choice = getattr(schedule, "choice", None)
-        n, messages, nbytes = per_call.get(key, [0, 0, 0])
-        rows.append(
-            [
-                key.kind,
-                str(key.count),
-                key.dtype,
-                str(communicator.n_ranks),
-                choice.algorithm if choice else "p2p",
-                choice.protocol if choice else "simple",
-                str(choice.channels) if choice else "",
-                str(n),
-                str(messages),
-                format_size(nbytes),
-            ]
-        )
+    rows = [
+        [
+            str(row["kind"]),
+            str(row["count"]),
+            str(row["dtype"]),
+            str(row["ranks"]),
+            str(row["algorithm"]),
+            str(row["protocol"]),
+            str(row["channels"] or ""),
+            str(row["times"]),
+            str(row["messages"]),
+            format_size(int(row["nbytes"])),
+        ]
+        for row in plan_results.calls(plan)
+    ]
     header = ["call", "count", "dtype", "ranks", "algorithm", "protocol", "channels", "times"]
     return table([*header, "messages", "bytes"], rows)
 
@@ -94,18 +79,14 @@ def traffic(plan: Plan) -> str:
 
 def parts(plan: Plan) -> str:
     """Return the parts of every distinct collective: channel, count, chunk."""
+    named = plan_results.calls(plan)
     rows = []
-    for key, _, schedule in plan.schedules:
-        found = getattr(schedule, "parts", None)
-        if found is None:
-            continue
-        for part in found:
-            rows.append(
-                [
-                    f"{key.kind} {key.count} {key.dtype}",
-                    str(part["channel"]),
-                    str(part["count"]),
-                    str(part["chunk_bytes"]),
-                ]
-            )
+    for part in plan_results.parts(plan):
+        call = named[part["call"]]
+        rows.append(
+            [
+                f"{call['kind']} {call['count']} {call['dtype']}",
+                *(str(part[name]) for name in ("channel", "elements", "chunk_bytes")),
+            ]
+        )
     return table(["call", "channel", "elements", "chunk_bytes"], rows)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from genie.errors import InputError
+from genie import checks
 from genie.replay.tables import KINDS, N_COMM
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
 def plot(rec: Recording, ax: Axes | None, what: Literal["auto", "busbw", "timeline"]) -> Axes:
     """Draw `rec` into `ax` (see `Recording.plot`)."""
-    if what not in {"auto", "busbw", "timeline"}:
-        raise InputError(f"plot shows 'auto', 'busbw' or 'timeline', not {what!r}")
+    checks.one_of("what", what, ("auto", "busbw", "timeline"))
     if ax is None:
         from matplotlib.figure import Figure
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from genie import checks
 from genie.errors import InputError, RecordError
 from genie.replay import record_counters, record_io, record_summary
 from genie.replay.tables import KINDS, N_COLLECTIVES, TABLES, dtype_of, empty, text_columns
@@ -102,6 +103,8 @@ class Recording:
 
     def column(self, table: TableName, name: str) -> npt.NDArray[Any]:
         """Return one column; text columns as an object array of str ("" for none)."""
+        checks.one_of("table", table, TABLES)
+        checks.one_of("name", name, self.tables[table].dtype.names or ())
         values = self.tables[table][name]
         if (table, name) not in self.labels:
             return values
@@ -117,9 +120,9 @@ class Recording:
     def communicator_ranks(self, name: str) -> tuple[int, ...]:
         """Return the global ranks of communicator `name`, in communicator order."""
         for entry in self.manifest.get("communicators", ()):
-            if entry["name"] == name:
+            if isinstance(name, str) and entry["name"] == name:
                 return tuple(entry["ranks"])
-        raise InputError(f"the recording has no communicator {name!r}")
+        raise InputError(f"the recording has no communicator {checks.short(name)}")
 
     def collectives(self) -> npt.NDArray[np.void]:
         """Return one row for every collective (and send), all its ranks together.
@@ -141,8 +144,7 @@ class Recording:
         """Return one table as a DataFrame; text columns become categories."""
         import pandas as pd
 
-        if table not in TABLES:
-            raise InputError(f"no table {table!r}; a recording has {', '.join(TABLES)}")
+        checks.one_of("table", table, TABLES)
         data: dict[str, Any] = {}
         for column in TABLES[table]:
             values = self.tables[table][column.name]
@@ -164,7 +166,8 @@ class Recording:
         Raises:
             RecordError: Something is in the way, or the disk refused.
         """
-        target = Path(path)
+        target = Path(checks.path("path", path, "a folder"))
+        checks.truth("force", force)
         record_io.save(target, self.tables, self.labels, self.manifest, force)
         return target
 
@@ -176,9 +179,10 @@ class Recording:
             RecordError: Missing, damaged, or not a recording.
             RecordVersionError: Written by a genie with another schema version.
         """
-        tables, labels, manifest = record_io.load(Path(path))
+        folder = Path(checks.path("path", path, "a folder"))
+        tables, labels, manifest = record_io.load(folder)
         found = cls(tables, manifest, labels)
-        found._join_remote(Path(path))
+        found._join_remote(folder)
         return found
 
     def _join_remote(self, folder: Path | None) -> None:

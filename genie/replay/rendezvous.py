@@ -7,6 +7,7 @@ and counted, and the run goes on. Every buffer is bounded.
 from __future__ import annotations
 
 import contextlib
+import errno
 import selectors
 import socket
 import time
@@ -457,6 +458,15 @@ class Coordinator:
         peer.sock.close()
 
 
+#: What to do about a port that the user, or the launcher, chose.
+_HINTS = {
+    errno.EADDRINUSE: ". Another program listens there: end it, or name another port for process 0 "
+    "of the job (GENIE_COORDINATOR=HOST:PORT, the same for all processes)",
+    errno.EADDRNOTAVAIL: ". That is no address of this host: process 0 of the job, which is here, "
+    "must be started there, or GENIE_COORDINATOR=HOST:PORT must name this host",
+}
+
+
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -469,7 +479,10 @@ def _listen(host: str, port: int) -> socket.socket:
         sock.listen(1024)
     except OSError as exc:
         sock.close()
-        raise LaunchError(f"cannot listen on {host} port {port}: {exc.strerror}") from exc
+        hint = _HINTS.get(exc.errno or 0, "") if port else ""
+        raise LaunchError(
+            f"cannot listen on {host} port {port}: {exc.strerror}{hint}", host=host, port=port
+        ) from exc
     sock.setblocking(False)
     return sock
 

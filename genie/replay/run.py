@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from genie import checks
 from genie.errors import GenieError, InputError
 from genie.replay.endpoints import Endpoint, deal_ranks, parse_endpoints
 from genie.replay.mapping import check_nics
-from genie.replay.plan import Plan
+from genie.replay.plan import Plan, check_models
 from genie.replay.plan import plan as make_plan
+from genie.replay.simulate import check_run
 
 if TYPE_CHECKING:
     from genie.replay.cluster import Cluster
@@ -89,15 +91,21 @@ def replay(
     from genie.replay.launchers.join import LAUNCHER_VAR, role, serve
     from genie.replay.progress import make_progress
 
-    if on_error not in ("raise", "record"):
-        raise InputError(f"on_error is 'raise' or 'record', not {on_error!r}")
-    if iterations < 1 or warmup < 0 or not 0 <= time_scale <= 1e6 or not timeout > 0:
-        raise InputError("iterations >= 1, warmup >= 0, time_scale 0 to 1e6, timeout > 0, please")
-    if counter_interval and not MIN_COUNTER_INTERVAL <= counter_interval < 1e6:
-        raise InputError(
-            f"counter_interval is {counter_interval:g} s: 0 (off) or {MIN_COUNTER_INTERVAL:g} "
-            "and more, please"
-        )
+    checks.one_of("on_error", on_error, ("raise", "record"))
+    checks.one_of("transport", transport, ("auto", "tcp", "verbs"))
+    check_run(iterations, warmup, time_scale)
+    checks.real("timeout", timeout, 1e-3, 1e7)
+    checks.truth("log_messages", log_messages)
+    if not isinstance(progress, bool):
+        checks.callback("progress", progress)
+    if options is not None and not isinstance(options, dict):
+        raise InputError(f"options is a dict of the transport's, not {checks.short(options)}")
+    check_models(compute, gpu)
+    if counter_interval != 0:
+        checks.real("counter_interval", counter_interval, MIN_COUNTER_INTERVAL, 1e6)
+    checks.truth("quiet", quiet)
+    if keep_remote is not None:
+        checks.path("keep_remote", keep_remote)
     if keep_remote is not None and not os.path.isabs(keep_remote):
         raise InputError(
             f"keep_remote {os.fspath(keep_remote)!r}: workers run in no folder of yours, so the "
@@ -159,12 +167,16 @@ def _plan(
     gpu: GpuModel | None,
 ) -> Plan:
     """Return the plan, with as many hosts as there are endpoints."""
+    from genie.replay.cluster import Cluster as ClusterClass
+    from genie.replay.nccl.context import check_setting
+    from genie.trace import Trace as TraceClass
+
     if isinstance(trace, Plan):
         made = trace
     else:
+        checks.instance("trace", trace, TraceClass, "genie.load(path)")
+        check_setting(nccl, cluster if cluster is not None else ClusterClass.local(1))
         if cluster is None:
-            from genie.replay.cluster import Cluster as ClusterClass
-
             per_host = len(deal_ranks(trace.world_size, ends)[0])
             cluster = ClusterClass.local(len(ends), per_host)
         elif cluster.n_hosts != len(ends):
@@ -188,8 +200,6 @@ def _settings(transport: str, ends: Sequence[Endpoint]) -> Settings:
     """Return settings with the transport chosen."""
     from genie.replay.control import Settings as SettingsClass
 
-    if transport not in ("auto", "tcp", "verbs"):
-        raise InputError(f"transport is 'auto', 'tcp' or 'verbs', not {transport!r}")
     if transport == "auto":
         # RDMA where the endpoints name RDMA devices; those of other hosts cannot be looked at.
         rdma = Path("/sys/class/infiniband")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from genie import checks
 from genie.errors import InputError
 from genie.replay import tables
 from genie.replay.assemble import assemble, plan_manifest
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from genie.replay.nccl.env import Nccl
     from genie.replay.recording import Recording
     from genie.trace import Trace
+
+
+_MOST_ITERATIONS = 1 << 30
 
 
 def simulate(
@@ -57,6 +61,11 @@ def simulate(
     Raises:
         GenieError: As `genie.plan`; also when a failed link leaves work that cannot end.
     """
+    check_run(iterations, warmup, time_scale)
+    checks.callback("progress", progress)
+    checks.truth("log_messages", log_messages)
+    if network is not None:
+        checks.instance("network", network, Network, "genie.Network()")
     if isinstance(trace, Plan):
         made = trace
     elif cluster is None:
@@ -77,6 +86,17 @@ def simulate(
         log_messages="network" if log_messages else "none",
     )
     return _record(made, network, shard, engine, status, iterations, warmup, time_scale)
+
+
+def check_run(iterations: int, warmup: int, time_scale: float) -> None:
+    """Refuse a number of iterations or a factor on time that cannot be.
+
+    Raises:
+        InputError: Which, what it is and what it should be.
+    """
+    checks.whole("iterations", iterations, 1, _MOST_ITERATIONS)
+    checks.whole("warmup", warmup, 0, _MOST_ITERATIONS)
+    checks.real("time_scale", time_scale, 0, 1e6)
 
 
 def _set_network(engine: Engine, plan: Plan, network: Network) -> None:

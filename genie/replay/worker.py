@@ -24,7 +24,7 @@ import msgspec
 
 from genie.errors import GenieError, LaunchError
 from genie.replay.auth import take_secret
-from genie.replay.carrier import Carrier
+from genie.replay.carrier import Carrier, check_devices
 from genie.replay.clocks import clock_identity
 from genie.replay.health import Meter
 from genie.replay.hostinfo import pin, usable_cores
@@ -125,6 +125,9 @@ class Worker:
         began = time.monotonic()
         engine = shard.engine("wall")
         carrier = Carrier(setup, shard, self.index) if shard.connections.size else None
+        if carrier is None and setup.nics:
+            # Nothing will be sent over them; a name that is wrong is wrong all the same.
+            check_devices(setup)
         self._carrier = carrier
         listen = carrier.listen() if carrier else EMPTY
         member.send(Ready(listen, carrier.devices if carrier else (), time.monotonic() - began))

@@ -19,8 +19,8 @@ _MOST_NAMED = 6
 _ROOTED = (Coll.REDUCE, Coll.GATHER, Coll.SCATTER, Coll.BROADCAST)
 
 
-def find_problems(trace: Trace) -> list[TraceError]:
-    """Return every reason, the most telling first."""
+def find_problems(trace: Trace) -> Found:
+    """Return every reason and how telling it is, the most telling first."""
     found: Found = [(Order.FILE, problem) for problem in trace.load_problems]
     found += _gaps(trace)
     found += _nothing(trace)
@@ -42,7 +42,7 @@ def find_problems(trace: Trace) -> list[TraceError]:
         )
         found.append((Order.UNITS, TraceError(text, path=trace.path)))
     found.sort(key=lambda pair: pair[0])
-    return [problem for _, problem in found]
+    return found
 
 
 def _gaps(trace: Trace) -> Found:
@@ -185,6 +185,8 @@ def _groups(trace: Trace) -> Found:
     if undefined:
         listed = ", ".join(f"{name!r} ({count} nodes)" for name, count in undefined.items())
         source = f"defined are {sorted(trace.groups)}" if trace.groups else "none is defined"
+        for path, why in trace.unread_groups.items():
+            source += f"; {path} might, but is {why}"
         text = (
             f"{trace.path}: groups that nothing defines: {listed}; {source}. Give a group file, "
             'or undefined_group="world" if they mean all ranks'

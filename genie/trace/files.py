@@ -6,7 +6,6 @@ import contextlib
 import mmap
 import os
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,9 +13,9 @@ from io import BufferedReader
 from pathlib import Path
 
 from genie.errors import TraceError
+from genie.trace.gunzip import MAGIC, TooLargeError, gunzip, most_unpacked
 
-_RANK_FILE = re.compile(r"(?P<prefix>.+)\.(?P<rank>[0-9]+)\.(?P<kind>et|eg|json)(?:\.gz)?")
-_GZIP = b"\x1f\x8b"
+RANK_FILE = re.compile(r"(?P<prefix>.+)\.(?P<rank>[0-9]+)\.(?P<kind>et|eg|json)(?:\.gz)?")
 MOST_RANKS_MISSING = 4096
 
 
@@ -38,38 +37,29 @@ class Source:
     mapping lives only as long as a scan, and what is read later is checked to be the same file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, room: int | None = None) -> None:
         self.path = path
         self.problem: TraceError | None = None
-        self._data: bytes | None = None
+        self._data: bytearray | None = None
+        self._room = most_unpacked() if room is None else room
         try:
             with open(path, "rb") as file:
                 status = os.fstat(file.fileno())
                 self._identity = (status.st_size, status.st_mtime_ns)
-                if file.read(2) == _GZIP:
+                if file.read(2) == MAGIC:
                     file.seek(0)
-                    self._data = self._gunzip(file.read())
+                    self._data = self._gunzip(file)
         except OSError as error:
             raise TraceError(f"{path}: {error.strerror or error}", path=str(path)) from error
 
-    def _gunzip(self, packed: bytes) -> bytes:
-        parts: list[bytes] = []
-        while packed:
-            unzip = zlib.decompressobj(wbits=31)
-            try:
-                parts.append(unzip.decompress(packed))
-            except (zlib.error, MemoryError) as error:
-                self._spoilt(f"not readable as gzip: {error}")
-                break
-            if not unzip.eof:
-                self._spoilt("gzip data cut short")
-                break
-            packed = unzip.unused_data
-            if packed and not packed.startswith(_GZIP):
-                if packed.strip(b"\0"):
-                    self._spoilt(f"{len(packed)} bytes after the end of the gzip data")
-                break
-        return b"".join(parts)
+    def _gunzip(self, file: BufferedReader) -> bytearray:
+        try:
+            found, wrong = gunzip(file, self._room)
+        except TooLargeError as error:
+            raise TraceError(f"{self.path}: {error}", path=str(self.path)) from error
+        if wrong:
+            self._spoilt(wrong)
+        return found
 
     def _spoilt(self, why: str) -> None:
         self.problem = TraceError(f"{self.path}: {why}", path=str(self.path))
@@ -85,7 +75,7 @@ class Source:
         return self._identity[0] if self._data is None else len(self._data)
 
     @contextlib.contextmanager
-    def view(self) -> Iterator[mmap.mmap | bytes]:
+    def view(self) -> Iterator[mmap.mmap | bytes | bytearray]:
         """Give the content as one buffer."""
         if self._data is not None:
             yield self._data
@@ -103,7 +93,7 @@ class Source:
     def read(self, offset: int, length: int) -> bytes:
         """Return `length` bytes of the content from `offset` on."""
         if self._data is not None:
-            return self._data[offset : offset + length]
+            return bytes(self._data[offset : offset + length])
         with self._opened() as file:
             file.seek(offset)
             return file.read(length)
@@ -159,7 +149,7 @@ def _sets(folder: Path) -> dict[str, dict[str, list[tuple[int, Path]]]]:
     # prefix -> "et" or "json" -> [(rank, file)]
     found: dict[str, dict[str, list[tuple[int, Path]]]] = defaultdict(lambda: defaultdict(list))
     for entry in sorted(folder.iterdir()):
-        match = _RANK_FILE.fullmatch(entry.name)
+        match = RANK_FILE.fullmatch(entry.name)
         if match:
             kind = "json" if match["kind"] == "json" else "et"
             found[match["prefix"]][kind].append((int(match["rank"]), entry))
@@ -230,7 +220,7 @@ def _in_folder(folder: Path) -> FileSet:
 
 
 def _single(file: Path) -> FileSet:
-    match = _RANK_FILE.fullmatch(file.name)
+    match = RANK_FILE.fullmatch(file.name)
     if match is None:
         return FileSet(file.parent, file.name, {0: file})
     chosen = FileSet(file.parent, match["prefix"], {int(match["rank"]): file})

@@ -7,12 +7,16 @@ import codecs
 import gzip
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 from genie.errors import InputError, TraceError
-from genie.trace.files import FileSet
+from genie.trace.files import RANK_FILE, FileSet
+from genie.trace.splits import short
 
 Groups = dict[str, tuple[int, ...]]
 _LARGEST_GROUP_FILE = 1 << 28
@@ -32,24 +36,35 @@ class _Pairs(dict[str, Any]):
         )
 
 
+class _Unreadable(ValueError):
+    """Why a file is no JSON document; the text completes "FILE: ..."."""
+
+
 def _read(path: Path) -> Any:
-    # The JSON document in `path`, None if it is none (or too large to be a list of groups).
+    # The JSON document in `path`, None if it is no object (or too large to be a list of groups).
     try:
         if path.stat().st_size > _LARGEST_GROUP_FILE:
             return None
-        data = path.read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
+        with open(path, "rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            # A small gzip file may unpack to any size.
+            with gzip.GzipFile(fileobj=file) if packed else file as content:
+                data = content.read(_LARGEST_GROUP_FILE + 1)
+        if len(data) > _LARGEST_GROUP_FILE:
+            return None
         data = data.removeprefix(codecs.BOM_UTF8)
-        if data.lstrip()[:1] != b"{":
+        if data.lstrip()[:1] == b"[":
             return None
         return json.loads(data, object_pairs_hook=_Pairs)
-    except (OSError, ValueError, EOFError, RecursionError):
-        return None
+    except OSError as error:
+        raise _Unreadable(error.strerror or str(error)) from error
+    except (ValueError, EOFError, RecursionError, zlib.error) as error:
+        raise _Unreadable(f"not readable as JSON ({error})") from error
 
 
 def _is_rank(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _maps_groups(document: object) -> bool:
@@ -63,9 +78,24 @@ def _maps_groups(document: object) -> bool:
     )
 
 
+def _is_meant(path: Path, document: object) -> bool:
+    # Whether a document beside the traces is there to say groups, right or wrong.
+    if _maps_groups(document) or "group" in path.name.lower():
+        return True
+    return (
+        isinstance(document, dict)
+        and bool(document)
+        and all(str(name).isdecimal() for name in document)
+        and any(isinstance(ranks, list) for ranks in document.values())
+    )
+
+
 def is_group_file(path: Path) -> bool:
     """Whether `path` is JSON that maps text to lists of ranks."""
-    return path.name.endswith((".json", ".json.gz")) and _maps_groups(_read(path))
+    try:
+        return path.name.endswith((".json", ".json.gz")) and _maps_groups(_read(path))
+    except _Unreadable:
+        return False
 
 
 def checked(groups: Mapping[str, Sequence[object]], path: str) -> Groups:
@@ -77,7 +107,12 @@ def checked(groups: Mapping[str, Sequence[object]], path: str) -> Groups:
     found: Groups = {}
     if isinstance(groups, _Pairs) and groups.twice:
         raise TraceError(f"{path}: groups defined twice: {', '.join(groups.twice)}", path=path)
-    for name, ranks in groups.items():
+    for name, listed in groups.items():
+        if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
+            raise TraceError(
+                f"{path}: group {name!r} is {short(listed)}, not a list of ranks", path=path
+            )
+        ranks = list(listed)
         bad = [rank for rank in ranks if not _is_rank(rank) or rank < 0]  # type: ignore[operator]
         if bad:
             raise TraceError(f"{path}: group {name!r} lists {bad[0]!r}, not a rank", path=path)
@@ -98,19 +133,42 @@ def given(groups: str | os.PathLike[str] | Mapping[str, Sequence[int]]) -> Group
     """
     if isinstance(groups, Mapping):
         return checked(groups, "groups")
+    if not isinstance(groups, str | os.PathLike):
+        raise InputError(
+            f"groups is a dict of names to lists of ranks or a JSON file, not {short(groups)}"
+        )
     path = Path(groups)
     if not path.is_file():
         raise InputError(f"no group file at {path}")
-    document = _read(path)
+    try:
+        document = _read(path)
+    except _Unreadable as error:
+        raise InputError(f"{path}: {error}") from error
     if not isinstance(document, dict) or (document and not _maps_groups(document)):
         raise InputError(f"{path}: not JSON that maps text to lists of ranks")
     return checked(document, str(path))
 
 
-def beside(chosen: FileSet) -> tuple[Groups, Path | None]:
+@dataclass
+class Beside:
+    """What the JSON files beside a set say.
+
+    Attributes:
+        groups: Group name to ranks.
+        path: The file that says so.
+        unreadable: Files that are no JSON, and why, so that nobody knows what they say.
+    """
+
+    groups: Groups
+    path: Path | None
+    unreadable: dict[Path, str]
+
+
+def beside(chosen: FileSet) -> Beside:
     """Return the groups in the one comm-group JSON beside a set's files, and that file.
 
-    Files that carry the name of another set in the folder belong to that set.
+    Files that carry the name of another set in the folder belong to that set. A file that maps
+    names to lists of ranks, or is called a group file, or has numbers for names, says groups.
 
     Raises:
         TraceError: There are two such files, or one that is wrong.
@@ -122,18 +180,26 @@ def beside(chosen: FileSet) -> tuple[Groups, Path | None]:
         for suffix in (".json", ".groups.json", ".json.gz", ".groups.json.gz")
     }
     found: list[tuple[Path, Any]] = []
+    unreadable: dict[Path, str] = {}
     for path in sorted(chosen.folder.iterdir()):
         if (
             path.name.endswith((".json", ".json.gz"))
-            and path.is_file()
+            and (path.is_file() or (path.is_symlink() and not path.exists()))
             and path.name not in own
             and path.name not in others
+            and not RANK_FILE.fullmatch(path.name)
         ):
-            document = _read(path)
-            if _maps_groups(document):
+            try:
+                document = _read(path)
+            except _Unreadable as error:
+                if "group" in path.name.lower():
+                    raise TraceError(f"{path}: {error}", path=str(path)) from error
+                unreadable[path] = str(error)
+                continue
+            if _is_meant(path, document):
                 found.append((path, document))
     if not found:
-        return {}, None
+        return Beside({}, None, unreadable)
     if len(found) > 1:
         names = " and ".join(path.name for path, _ in found)
         raise TraceError(
@@ -142,7 +208,10 @@ def beside(chosen: FileSet) -> tuple[Groups, Path | None]:
             path=str(chosen.folder),
         )
     path, document = found[0]
-    return checked(document, str(path)), path
+    if not isinstance(document, dict):
+        text = f"{path}: called a group file, but no JSON that maps names to lists of ranks"
+        raise TraceError(text, path=str(path))
+    return Beside(checked(document, str(path)), path, unreadable)
 
 
 def from_metadata(values: str) -> Groups:

@@ -42,6 +42,16 @@ _FEEDER_ATTRS = {
     "commsrc": "comm_src",
     "commdst": "comm_dst",
     "commtag": "comm_tag",
+    "commroot": "comm_root",
+    "commdtype": "comm_dtype",
+    "comminsplits": "comm_in_splits",
+    "commoutsplits": "comm_out_splits",
+    "insplitsize": "in_split_size",
+    "outsplitsize": "out_split_size",
+    "inmsgnelems": "in_msg_nelems",
+    "outmsgnelems": "out_msg_nelems",
+    "dtype": "dtype",
+    "durationns": "duration_ns",
     "pgname": "pg_name",
     "commgroup": "comm_group",
     "stream": "stream",
@@ -51,6 +61,22 @@ _FEEDER_ATTRS = {
 
 class _Refused(ValueError):
     """Why a document is no trace; the text completes "FILE: ..."."""
+
+
+class _Twice(dict[str, Any]):
+    """A JSON object in which a key came twice; the last one is kept."""
+
+    twice: tuple[str, ...] = ()
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    plain = dict(pairs)
+    if len(plain) == len(pairs):
+        return plain
+    found = _Twice(pairs)
+    names = [name for name, _ in pairs]
+    found.twice = tuple(sorted({name for name in names if names.count(name) > 1}))
+    return found
 
 
 def looks_like_json(head: bytes) -> bool:
@@ -139,7 +165,7 @@ def _documents(raw: bytes) -> list[tuple[int, _Document]]:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise _Refused(f"not UTF-8 at byte {error.start}") from None
-    decoder = json.JSONDecoder()
+    decoder = json.JSONDecoder(object_pairs_hook=_object)
     found: list[tuple[int, _Document]] = []
     at = 0
     while True:
@@ -199,6 +225,9 @@ def _ids(value: object) -> list[int]:
 
 def _feeder(entry: dict[str, Any], place: str) -> Row:
     keys = {_plain(key): value for key, value in entry.items()}
+    plain = [_plain(key) for key in entry]
+    twice = {key for key in plain if plain.count(key) > 1} if len(keys) < len(entry) else set()
+    twice |= {_plain(key) for key in getattr(entry, "twice", ())}
     if "id" not in keys:
         raise ValueError("a node without Id")
     kind = keys.get("nodetype", 0)
@@ -214,6 +243,7 @@ def _feeder(entry: dict[str, Any], place: str) -> Row:
         duration_us=keys.get("runtime"),
         parents=parents,
         attrs=attrs,
+        twice=tuple(_FEEDER_ATTRS.get(key, key) for key in sorted(twice)),
     )
 
 
@@ -238,6 +268,7 @@ def _stg(entry: dict[str, Any], place: str) -> Row:
         duration_us=entry.get("duration_micros"),
         parents=_ids(entry.get("data_deps")) + _ids(entry.get("ctrl_deps")),
         attrs=attrs,
+        twice=getattr(entry, "twice", ()),
     )
 
 
@@ -275,6 +306,8 @@ def _jsonizer(documents: list[tuple[int, _Document]]) -> tuple[list[Row], dict[s
                 metadata["version"] = str(keys["version"])
             continue
         try:
+            if again := getattr(document, "twice", ()):
+                raise ValueError(f"two keys {again[0]!r}")
             rows.append(_message(keys, f"character {at}"))
         except (TypeError, ValueError) as error:
             raise _Refused(f"object {k}: {error}") from None
@@ -282,7 +315,8 @@ def _jsonizer(documents: list[tuple[int, _Document]]) -> tuple[list[Row], dict[s
 
 
 def _message(keys: dict[str, Any], place: str) -> Row:
-    attrs = _attrs(keys.get("attr"))
+    twice: list[str] = []
+    attrs = _attrs(keys.get("attr"), twice)
     for name in ("inputs", "outputs"):
         if name in keys:
             attrs.setdefault(name, keys[name])
@@ -295,6 +329,7 @@ def _message(keys: dict[str, Any], place: str) -> Row:
         start_us=_whole(keys.get("starttimemicros")),
         parents=_ids(keys.get("datadeps")) + _ids(keys.get("ctrldeps")),
         attrs=attrs,
+        twice=tuple(twice),
     )
 
 
@@ -305,7 +340,7 @@ def _whole(value: object) -> object:
     return value
 
 
-def _attrs(listed: object) -> dict[str, Any]:
+def _attrs(listed: object, twice: list[str] | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for entry in listed if isinstance(listed, list) else []:
         if not isinstance(entry, dict):
@@ -320,6 +355,8 @@ def _attrs(listed: object) -> dict[str, Any]:
             elif arm.endswith("list"):
                 items = raw.get("values", []) if isinstance(raw, dict) else raw
                 value = [_value(arm.removesuffix("list"), item) for item in items or []]
+        if name in found and twice is not None:
+            twice.append(name)
         found[name] = value
     return found
 

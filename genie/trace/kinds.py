@@ -92,7 +92,7 @@ def dtype_bytes(name: str) -> int:
     Raises:
         InputError: `name` is not an element type.
     """
-    index = dtype_index(name)
+    index = dtype_index(name) if isinstance(name, str) else -1
     if index < 0:
         raise InputError(f"not an element type: {name!r} (known: {', '.join(DTYPES)})")
     return DTYPE_BYTES[index]

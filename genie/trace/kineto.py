@@ -19,15 +19,15 @@ import gc
 import gzip
 import json
 import re
+import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from genie.errors import TraceError
+from genie.trace.gunzip import MAGIC, TooLargeError, gunzip, most_unpacked
 from genie.trace.kinds import DTYPE_BYTES, DTYPES, Coll, Kind, dtype_index
 from genie.trace.model import RankTrace, Trace
 from genie.trace.rows import Row, rank_trace
@@ -82,21 +82,28 @@ def _is_kineto(path: Path) -> bool:
     try:
         with open(path, "rb") as file:
             head = file.read(_HEAD)
-        if head[:2] == b"\x1f\x8b":
+        if head[:2] == MAGIC:
             with gzip.open(path) as unpacked:
                 head = unpacked.read(_HEAD)
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return False
     return head.lstrip()[:1] == b"{" and b'"traceEvents"' in head
 
 
 def _decode(path: Path) -> dict[str, Any]:
-    data = path.read_bytes()
-    if data[:2] == b"\x1f\x8b":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError) as error:
-            raise TraceError(f"{path}: damaged gzip: {error}", path=str(path)) from error
+    data: bytes | bytearray
+    with open(path, "rb") as file:
+        data = file.read(len(MAGIC))
+        file.seek(0)
+        if data != MAGIC:
+            data = file.read()
+        else:
+            try:
+                data, wrong = gunzip(file, most_unpacked())
+            except TooLargeError as error:
+                raise TraceError(f"{path}: {error}", path=str(path)) from error
+            if wrong:
+                raise TraceError(f"{path}: damaged gzip: {wrong}", path=str(path))
     was = gc.isenabled()
     gc.disable()
     try:
@@ -152,7 +159,6 @@ def load(path: str, files: list[Path]) -> Trace:
         rows = one.rows(world)
         groups |= one.groups
         trace_of = rank_trace(number, str(one.file), rows, known, version=FORM)
-        _set_splits(trace_of, rows)
         made.append(trace_of)
     if not any(one.communications for one in ranks.values()):
         raise TraceError(
@@ -165,15 +171,6 @@ def load(path: str, files: list[Path]) -> Trace:
         total.update(one.inferred)
     trace.warnings += [f"inferred: {what} ({n} nodes)" for what, n in sorted(total.items())]
     return trace
-
-
-def _set_splits(made: RankTrace, rows: list[Row]) -> None:
-    """Give uneven all_to_alls their bytes by peer, which rows have no column for."""
-    for i, row in enumerate(rows):
-        sent, received = row.attrs.get("comm_in_splits"), row.attrs.get("comm_out_splits")
-        if sent and received and (len(set(sent)) > 1 or len(set(received)) > 1):
-            made.splits[i] = len(made.split_lists)
-            made.split_lists.append((np.array(sent, np.int64), np.array(received, np.int64)))
 
 
 def _rank(info: dict[str, Any], file: Path, files: int) -> int:
@@ -367,7 +364,7 @@ class _Rank:
         if base is None:
             base = _base(str(one.event.get("name")).split("(", 1)[0].removesuffix("SendRecv"))
         self._group(args, attrs, world)
-        size = self._size(args, around, attrs, marks)
+        self._size(args, around, attrs, marks)
         if base in ("send", "recv"):
             peer = _int(args.get("Dst Rank" if base == "send" else "Src Rank"))
             if peer is not None:
@@ -377,10 +374,15 @@ class _Rank:
             attrs["comm_type"] = int(_COLLS[base])
         if base in ("broadcast", "reduce", "gather", "scatter"):
             marks.append("root 0")
-        sent, received = _splits(args.get("In split size")), _splits(args.get("Out split size"))
-        if base == "alltoall" and size and sent and received:
-            attrs["comm_in_splits"] = [n * size for n in sent]
-            attrs["comm_out_splits"] = [n * size for n in received]
+        if base == "alltoall":
+            for name, arg in (
+                ("in_split_size", "In split size"),
+                ("out_split_size", "Out split size"),
+            ):
+                if args.get(arg) is not None:
+                    attrs[name] = args[arg]
+            if args.get("Out msg nelems") is not None:
+                attrs["out_msg_nelems"] = args["Out msg nelems"]
         return Kind.COMM_COLL
 
     def _annotation(
@@ -416,8 +418,8 @@ class _Rank:
         around: dict[str, Any] | None,
         attrs: dict[str, Any],
         marks: list[str],
-    ) -> int | None:
-        """Set comm_size (of the input) and type; return the bytes of an element."""
+    ) -> None:
+        """Set comm_size (of the input) and element type, where they are known."""
         elements = _int(args.get("In msg nelems"))
         dtype = dtype_index(str(args["dtype"])) if args.get("dtype") is not None else -1
         if (elements is None or dtype < 0) and around is not None:
@@ -430,10 +432,9 @@ class _Rank:
                 if elements is not None and dtype >= 0:
                     marks.append("size from the annotation around the launch, splits taken as even")
         if elements is None or dtype < 0:
-            return None
+            return
         attrs["comm_size"] = elements * DTYPE_BYTES[dtype]
         attrs["comm_dtype"] = DTYPES[dtype]
-        return DTYPE_BYTES[dtype]
 
 
 def _base(text: Any) -> str | None:

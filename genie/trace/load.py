@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from genie import checks
 from genie._core import scanner
-from genie.errors import InputError, TraceError
+from genie.errors import TraceError
 from genie.trace import groups as groups_
-from genie.trace import jsonforms, kineto, version, wire
+from genie.trace import jsonforms, kineto, splits, version, wire
 from genie.trace.files import MOST_RANKS_MISSING, FileSet, Source, find
+from genie.trace.gunzip import most_unpacked
 from genie.trace.kinds import Kind, dtype_bytes
 from genie.trace.model import Order, RankTrace, Trace
 from genie.trace.notes import read_notes, where_is
@@ -49,8 +51,10 @@ def load(
         InputError: An option cannot be used.
         TraceError: Nothing there can be read as a trace.
     """
-    if undefined_group not in {None, "world"}:
-        raise InputError(f'undefined_group can only be "world", not {undefined_group!r}')
+    checks.path("path", path, "a folder, prefix or file")
+    checks.truth("names", names)
+    if undefined_group is not None:
+        checks.one_of("undefined_group", undefined_group, ("world",))
     unit = None if elements is None else dtype_bytes(elements)
     profiles = kineto.files_of(Path(path))
     if profiles:
@@ -61,10 +65,11 @@ def load(
         for name in trace.groups:
             if name not in trace.group_names:
                 trace.group_names.append(name)
+        splits.complete(trace)
         return trace
     chosen = find(path)
     _refuse_sparse(chosen)
-    sources = {rank: Source(file) for rank, file in chosen.files.items()}
+    sources = _sources(chosen)
     trace = (
         jsonforms.load(chosen, sources) if _is_json(sources) else _load_wire(chosen, sources, names)
     )
@@ -76,7 +81,19 @@ def load(
             trace.load_problems.append(source.problem)
     _define_groups(trace, chosen, groups)
     _scale(trace, elements, unit)
+    splits.complete(trace)
     return trace
+
+
+def _sources(chosen: FileSet) -> dict[int, Source]:
+    # What gzip files unpack to is bounded for all of them together.
+    sources: dict[int, Source] = {}
+    room = most_unpacked()
+    for rank, file in chosen.files.items():
+        source = sources[rank] = Source(file, room)
+        if source.compressed:
+            room -= source.size
+    return sources
 
 
 def _refuse_sparse(chosen: FileSet) -> None:
@@ -189,9 +206,14 @@ def _define_groups(
         found = groups_.given(given)
     else:
         try:
-            found, file = groups_.beside(chosen)
-            if file is not None:
-                trace.groups_path = str(file)
+            said = groups_.beside(chosen)
+            found = said.groups
+            if said.path is not None:
+                trace.groups_path = str(said.path)
+            trace.unread_groups = {str(path): why for path, why in said.unreadable.items()}
+            trace.warnings += [
+                f"{path} was passed over: {why}" for path, why in trace.unread_groups.items()
+            ]
         except TraceError as error:
             trace.load_problems.append(error)
         told: groups_.Groups = {}
@@ -251,4 +273,9 @@ def _scale(trace: Trace, elements: str | None, unit: int | None) -> None:
                 rank.problems.append((Order.VALUES, problem))
                 column[known] = 0
             column[known] *= unit
-        rank.split_lists = [(sent * unit, received * unit) for sent, received in rank.split_lists]
+        scaled = [(sent * unit, received * unit) for sent, received in rank.split_lists]
+        if rank.splits_in_bytes:
+            text = f"{where_is(rank)}: splits that say their element type, so not {elements}"
+            problem = TraceError(text, path=rank.path, rank=rank.rank)
+            rank.problems.append((Order.VALUES, problem))
+        rank.split_lists = scaled

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import html
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from genie import checks
 from genie.errors import TraceError
 from genie.trace.kinds import Kind
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 # Columns of one node, in the order of docs/architecture.md, with the value that means "missing".
 COLUMNS: dict[str, tuple[str, int]] = {
@@ -36,6 +43,9 @@ COLUMNS: dict[str, tuple[str, int]] = {
 }
 
 Splits = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+
+
+_MOST_CHECKED = 1_000_000
 
 
 class Order(IntEnum):
@@ -153,6 +163,7 @@ class RankTrace:
         self.version = version
         self.schema = schema
         self.split_lists: list[Splits] = list(split_lists)
+        self.splits_in_bytes: set[int] = set()
         self.metadata: dict[str, Any] = {}
         self.ignored: dict[str, int] = {}
         self.problems: list[tuple[Order, TraceError]] = []
@@ -259,8 +270,9 @@ class Trace:
         self.warnings: list[str] = []
         self.load_problems: list[TraceError] = []
         self.groups_path: str | None = None
+        self.unread_groups: dict[str, str] = {}
         self._digest: str | None = None
-        self._problems: list[TraceError] | None = None
+        self._problems: list[tuple[Order, TraceError]] | None = None
 
     @property
     def world_size(self) -> int:
@@ -275,8 +287,24 @@ class Trace:
     def __repr__(self) -> str:
         return (
             f"<Trace {Path(self.path).name}: {self.world_size} ranks, {self.n} nodes, "
-            f"{len(self.groups)} groups, {self.version}>"
+            f"{len(self.groups)} groups, {self.version}{self._doubt()}>"
         )
+
+    def _doubt(self) -> str:
+        # A whole check of a very large set takes seconds, too long for a repr.
+        if self._problems is None and self.n > _MOST_CHECKED:
+            return ", not checked"
+        count = len(self.problems())
+        if not count:
+            return ""
+        return f", {count} problem{'s' if count > 1 else ''}: see problems()"
+
+    def _repr_html_(self) -> str:
+        """Return what `genie inspect` prints, and every problem, for a notebook."""
+        from genie.trace.inspect import render
+
+        problems = [f"cannot be replayed: {problem}" for problem in self.problems()]
+        return f"<pre>{html.escape(chr(10).join([render(self.inspect()), *problems]))}</pre>"
 
     @property
     def digest(self) -> str:
@@ -314,6 +342,10 @@ class Trace:
 
     def problems(self) -> list[TraceError]:
         """Return every reason why the set cannot be replayed, the most telling first."""
+        return [problem for _, problem in self.ranked_problems()]
+
+    def ranked_problems(self) -> list[tuple[Order, TraceError]]:
+        """Return every reason with how telling it is, the most telling first."""
         if self._problems is None:
             from genie.trace.check import find_problems
 
@@ -347,7 +379,63 @@ class Trace:
         """
         from genie.trace.order import issue_order
 
-        return issue_order(self.ranks[rank])
+        return issue_order(self.ranks[checks.whole("rank", rank, 0, self.world_size - 1)])
+
+    def to_pandas(self, rank: int | None = None) -> pd.DataFrame:
+        """Return the nodes as a DataFrame: rank, name, every column, and the number of parents.
+
+        Args:
+            rank: Only this rank's; all ranks' by default.
+
+        Raises:
+            InputError: No such rank.
+        """
+        from genie.trace.tables import to_pandas
+
+        return to_pandas(self, rank)
+
+    def plot(self, ax: Axes | None = None) -> Axes:
+        """Draw how many bytes each kind of communication asks for, all ranks together.
+
+        Args:
+            ax: Axes to draw into; a new figure's when None.
+        """
+        from genie.trace.tables import plot
+
+        return plot(self, ax)
+
+    def save(self, path: str | os.PathLike[str], force: bool = False, name: str = "trace") -> Path:
+        """Write the set as Chakra v0.0.4 files and their groups; return the folder.
+
+        Nodes, dependencies, sizes (in bytes where `elements` was said), groups, and attributes
+        are kept; data and control dependencies become one, tensors' texts (inputs, outputs) go.
+
+        Args:
+            path: Folder to create.
+            force: Replace a trace set that is there. Anything else is never replaced.
+            name: Prefix of the files.
+
+        Raises:
+            TraceError: The set cannot be replayed.
+            InputError: Something is in the way.
+        """
+        from genie.trace.tables import save
+
+        return save(self, path, force, name)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        groups: str | os.PathLike[str] | Mapping[str, Sequence[int]] | None = None,
+        *,
+        elements: str | None = None,
+        undefined_group: str | None = None,
+    ) -> Trace:
+        """Return the trace set at `path`, as `genie.load` does."""
+        from genie.trace.load import load
+
+        return load(path, groups, elements=elements, undefined_group=undefined_group)
 
     def inspect(self) -> dict[str, Any]:
         """Return what the set holds, as a document that JSON can carry."""

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from genie._core import scanner
 from genie.errors import TraceError
-from genie.trace.model import Order, RankTrace, Splits
+from genie.trace import splits as splits_
+from genie.trace.model import Order, RankTrace
 
 _MOST_LISTED = 20
 _STATUS = {
@@ -30,8 +31,8 @@ def read_notes(made: RankTrace, read: scanner.Scan) -> None:
         made.problems.append((Order.FILE, _frame_error(made, read)))
     notes = read.notes
     nodes, codes, values = notes["f1"], notes["f2"], notes["f0"]
-    _read_splits(made, nodes, codes)
-    skip = {scanner.NOTE_IN_SPLITS, scanner.NOTE_OUT_SPLITS}
+    skip = {scanner.NOTE_IN_SPLITS, scanner.NOTE_OUT_SPLITS, scanner.NOTE_COUNTS}
+    _read_splits(made, nodes[np.isin(codes, list(skip))])
     for code in np.unique(codes):
         if code in skip:
             continue
@@ -57,6 +58,7 @@ _RANKING = {
     scanner.NOTE_KIND: Order.VALUES,
     scanner.NOTE_COLL: Order.VALUES,
     scanner.NOTE_VALUE: Order.VALUES,
+    scanner.NOTE_TWICE: Order.VALUES,
 }
 _WHAT = {
     scanner.NOTE_DANGLING: "{} dependencies on missing nodes",
@@ -66,6 +68,7 @@ _WHAT = {
     scanner.NOTE_VALUE: "{} unusable attributes",
     scanner.NOTE_CORRUPT: "{} records that are no nodes",
     scanner.NOTE_TWO_IDS: "{} nodes with two ids",
+    scanner.NOTE_TWICE: "{} attributes that a node has twice",
 }
 
 
@@ -105,40 +108,23 @@ def _problem(made: RankTrace, read: scanner.Scan, code: int, node: int, value: i
         text = f"{where} has comm_type {value}, which {made.version} does not have"
     elif code == scanner.NOTE_TWO_IDS:
         text = f"{where} also has the id {value}"
+    elif code == scanner.NOTE_TWICE:
+        text = f"{where} has two attributes {scanner.ATTRIBUTES[value]}: which one counts?"
     else:
         name = scanner.ATTRIBUTES[value >> 8]
         told = made.attrs(node).get(name)
-        shown = "" if told is None else f" {_short(told)}"
+        shown = "" if told is None else f" {splits_.short(told)}"
         text = f"{where}: {name}{shown} {_STATUS[value & 255]}"
     return TraceError(text, **fields)
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
-
-
-def _read_splits(
-    made: RankTrace, nodes: npt.NDArray[np.uint32], codes: npt.NDArray[np.uint32]
-) -> None:
-    wanted = (codes == scanner.NOTE_IN_SPLITS) | (codes == scanner.NOTE_OUT_SPLITS)
-    for node in np.unique(nodes[wanted]).tolist():
-        attrs = made.attrs(node)
-        pair: list[npt.NDArray[np.int64]] = []
-        for name in ("comm_in_splits", "comm_out_splits"):
-            values = attrs.get(name)
-            whole = isinstance(values, list) and all(
-                isinstance(v, int) and 0 <= v < 1 << 63 for v in values
-            )
-            if not whole:
-                where = f"{where_is(made)}: {made.describe(node)}"
-                text = f"{where}: {name} {_short(values)} is no list of sizes"
-                number = int(made.id[node])
-                problem = TraceError(text, path=made.path, rank=made.rank, node=number)
-                made.problems.append((Order.VALUES, problem))
-                break
-            pair.append(np.array(values, np.int64))
-        if len(pair) == 2:
-            made.splits[node] = len(made.split_lists)
-            splits: Splits = (pair[0], pair[1])
-            made.split_lists.append(splits)
+def _read_splits(made: RankTrace, nodes: npt.NDArray[np.uint32]) -> None:
+    for node in np.unique(nodes).tolist():
+        try:
+            splits_.set_splits(made, node, made.attrs(node))
+        except splits_.BadSplits as error:
+            made.noted.add(node)
+            text = f"{where_is(made)}: {made.describe(node)} has {error}"
+            number = int(made.id[node])
+            problem = TraceError(text, path=made.path, rank=made.rank, node=number)
+            made.problems.append((Order.VALUES, problem))

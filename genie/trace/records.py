@@ -46,7 +46,7 @@ class WireRecords:
         found: list[str] = []
         with self._source.view() as data:
             for at, length in zip(start.tolist(), self._name_length.tolist(), strict=True):
-                raw = data[at : at + length]
+                raw = bytes(data[at : at + length])
                 name = known.get(raw)
                 if name is None:
                     name = known[raw] = wire.text(raw)

@@ -13,14 +13,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from genie._core.scanner import ATTRIBUTES
 from genie.errors import TraceError
+from genie.trace import splits as splits_
 from genie.trace.kinds import Kind, dtype_index
-from genie.trace.model import COLUMNS, Order, RankTrace, Splits
+from genie.trace.model import COLUMNS, Order, RankTrace
 from genie.trace.records import ListRecords
 
 _INT32 = (1 << 31) - 1
 _INT64 = (1 << 63) - 1
 _MOST_LISTED = 20
+COUNTED = frozenset(ATTRIBUTES[1:]) | {
+    "id", "nodetype", "node_type", "datadeps", "data_deps", "ctrldeps", "ctrl_deps",
+    "duration_micros",
+}  # fmt: skip
+"""What a column, the parents or the splits come from: a node may have each once."""
 
 
 @dataclass
@@ -35,6 +42,7 @@ class Row:
     start_us: object = None
     parents: list[int] = field(default_factory=list)
     attrs: dict[str, Any] = field(default_factory=dict)
+    twice: tuple[str, ...] = ()
 
 
 class BadValue(ValueError):
@@ -49,13 +57,20 @@ def number(value: object) -> int | None:
     """
     if value is None:
         return None
-    if isinstance(value, bool | int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, float):
         if value.is_integer():
             return int(value)
         raise BadValue("is no whole number")
     raise BadValue("is no number")
+
+
+def _truth(value: object) -> int | None:
+    if isinstance(value, bool):
+        return int(value)
+    found = number(value)
+    return None if found is None else int(bool(found))
 
 
 def _bounded(value: object, most: int) -> int | None:
@@ -87,7 +102,6 @@ class _Reader:
         self.problems: list[tuple[Order, TraceError]] = []
         self.noted: set[int] = set()
         self.values: dict[str, list[int]] = {name: [] for name in COLUMNS}
-        self.split_lists: list[Splits] = []
         self._listed: dict[Order, int] = {}
 
     def problem(self, order: Order, row: Row, text: str, **fields: Any) -> None:
@@ -127,6 +141,11 @@ class _Reader:
                 self.problem(Order.VALUES, row, f": {name} {value!r} {error}")
                 return None
 
+        for name in row.twice:
+            if name in COUNTED:
+                self.noted.add(i)
+                text = f" has two attributes {name}: which one counts?"
+                self.problem(Order.VALUES, row, text)
         found: dict[str, int | None] = {"id": row.id}
         kind = row.kind
         if not 0 <= kind <= Kind.COMM_COLL:
@@ -145,11 +164,15 @@ class _Reader:
         found["thread"] = read("tid", _fold)
         found["tag"] = read("comm_tag", _bounded, _INT32)
         found["root"] = read("comm_root", _bounded, _INT32)
-        is_cpu = read("is_cpu_op", number)
-        found["is_cpu"] = None if is_cpu is None else int(bool(is_cpu))
+        found["is_cpu"] = read("is_cpu_op", _truth)
         found["group"] = self._group(attrs)
         if "comm_dtype" in attrs:
-            found["dtype"] = dtype_index(str(attrs["comm_dtype"]))
+            found["dtype"] = index = dtype_index(str(attrs["comm_dtype"]))
+            if index < 0:
+                self.noted.add(i)
+                self.problem(
+                    Order.VALUES, row, f": comm_dtype {attrs['comm_dtype']!r} is no element type"
+                )
         if kind >= Kind.COMM_SEND:
             found["nbytes"] = read("comm_size", _bounded, _INT64)
         if kind == Kind.COMM_COLL:
@@ -209,14 +232,20 @@ def rank_trace(
     for i, row in enumerate(rows):
         reader.add(i, row)
     indptr, deps, dangling, repeated = _csr(reader, rows)
-    reader.close()
     columns: dict[str, npt.NDArray[Any]] = {
         name: np.array(reader.values[name], dtype) for name, (dtype, _) in COLUMNS.items()
     }
     records = ListRecords([row.name for row in rows], [row.attrs for row in rows])
     made = RankTrace(rank, path, columns, indptr, deps, records, version=version, schema=schema)
+    for i, row in enumerate(rows):
+        try:
+            splits_.set_splits(made, i, row.attrs)
+        except splits_.BadSplits as error:
+            made.noted.add(i)
+            reader.problem(Order.VALUES, row, f" has {error}")
+    reader.close()
     made.problems = reader.problems
-    made.noted = reader.noted
+    made.noted |= reader.noted
     made.dangling = np.unique(np.array(dangling, np.int64))
     if repeated:
         made.ignored["repeated dependencies"] = repeated

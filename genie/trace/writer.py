@@ -129,7 +129,12 @@ class Builder:
         add("stream", "int64_val", stream)
         if duration_ns is not None and duration_ns % 1000:
             add("duration_ns", "int64_val", duration_ns)
+        taken = {attr for attr, _, _ in extra}
         for attr, given in (attrs or {}).items():
+            if attr in taken:
+                raise InputError(
+                    f"node {number} ({name}): attrs gives {attr}, which is an argument of its own"
+                )
             add(attr, _arm(attr, given), given)
         self._nodes.append(
             {

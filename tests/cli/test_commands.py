@@ -172,8 +172,8 @@ def test_plan_warns_on_stderr_of_machines_without_a_single_host_choice():
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        (("bench", "all_reduce", "-n", "0"), "not 0 after 5"),
-        (("bench", "broadcast", "-r", "2", "-e", "8"), "root 2"),
+        (("bench", "all_reduce", "-n", "0"), "iterations is a whole number"),
+        (("bench", "broadcast", "-r", "2", "-e", "8"), "root is a whole number from 0 to 1, not 2"),
         (("plan", "--collective", "all_reduce", "--cluster", "."), "is a folder"),
         (("plan", "--collective", "all_reduce", "--cluster", "h100x8:²"), "whole number"),
         (("plan", "--collective", "all_reduce", "--cluster", "Makefile"), "Makefile"),

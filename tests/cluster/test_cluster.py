@@ -43,7 +43,7 @@ def test_local():
     assert sub.channels[0].ring == [0, 1, 2]
     assert sub.exact
     assert Cluster.local(1, 1).n_ranks == 1
-    with pytest.raises(InputError, match="at least one GPU"):
+    with pytest.raises(InputError, match="gpus is a whole number from 1"):
         Cluster.local(2, 0)
 
 

@@ -270,7 +270,7 @@ def test_other_bad_choices(tmp_path):
         Nccl(choices=tmp_path / "missing.csv")
     with pytest.raises(InputError, match="no such column"):
         Nccl(choices=[{"kind": "all_reduce", "size": 1}])
-    with pytest.raises(InputError, match="not a dict"):
+    with pytest.raises(InputError, match="is a dict, not"):
         Nccl(choices=["all_reduce"])
     with pytest.raises(UnsupportedCollectiveError, match="all_to_all"):
         Nccl(choices=[{"kind": "all_to_all", "min_bytes": 0, "max_bytes": 1,

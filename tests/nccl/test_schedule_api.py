@@ -201,7 +201,11 @@ def test_groups_in_plan_order(cluster):
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [
-        ({"kind": "all_reduce", "count": -1}, InputError, "count is -1"),
+        (
+            {"kind": "all_reduce", "count": -1},
+            InputError,
+            "count is a whole number from 0 on, not -1",
+        ),
         ({"kind": "all_reduce"}, InputError, "number of elements, not None"),
         ({"kind": "all_reduce", "count": 1.5}, InputError, "not 1.5"),
         ({"kind": "all_reduce", "count": True}, InputError, "not True"),

@@ -134,7 +134,7 @@ def test_to_pandas():
     assert list(frame.columns) == [c.name for c in TABLES["ops"]]
     assert frame.loc[1, "kind"] == "all_reduce" and frame["communicator"].isna().iloc[0]
     assert frame.groupby("kind", observed=True)["nbytes"].max()["all_gather"] == 4_000_000
-    with pytest.raises(InputError, match="no table"):
+    with pytest.raises(InputError, match="table is one of ops"):
         recording().to_pandas("nothing")  # type: ignore[arg-type]
 
 

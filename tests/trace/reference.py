@@ -29,11 +29,15 @@ def records(data: bytes) -> list[bytes]:
 
 
 def whole(value: Any) -> int | None:
-    if isinstance(value, bool | int):
+    if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():
         return int(value)
     return None
+
+
+def truth(value: Any) -> int | None:
+    return int(value) if isinstance(value, bool) else whole(value)
 
 
 def between(value: Any, most: int) -> int | None:
@@ -99,7 +103,7 @@ def read(data: bytes) -> tuple[dict[str, list[int]], list[list[int]], list[str],
             "thread": take("tid", fold),
             "tag": take("comm_tag", lambda v: between(v, INT32), 0),
             "root": take("comm_root", lambda v: between(v, INT32), 0),
-            "is_cpu": int(bool(take("is_cpu_op", whole, 0))),
+            "is_cpu": int(bool(take("is_cpu_op", truth, 0))),
             "coll": -1,
             "nbytes": -1,
             "peer": -1,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import struct
 from pathlib import Path
 
 import pytest
 
-from genie.errors import InputError, TraceError
+from genie.errors import GenieError, InputError, TraceError
 from genie.trace import load
 
 from trace import wirebytes as w  # isort: skip
@@ -234,6 +235,70 @@ def test_bad_groups(tmp_path: Path, groups: dict, why: str) -> None:
     group_set(tmp_path)
     (tmp_path / "groups.json").write_text(json.dumps(groups))
     assert why in told(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("x.groups.json", '{"tp": [0, 1, 2, 3]', "not readable as JSON"),
+        ("x.groups.json", '["tp"]', "no JSON that maps names to lists of ranks"),
+        ("comm_group.json", '{"tp": 4}', "group 'tp' is 4, not a list of ranks"),
+        ("g.json", '{"0": [0, 1, 2, 3], "1": "all"}', "group '1' is 'all', not a list"),
+        ("g.json", '{"tp": [0, 1, 2, 3]', "g.json might, but is not readable as JSON"),
+        ("g.json", "\x00\x01", "g.json might, but is not readable as JSON"),
+    ],
+)
+def test_a_group_file_that_cannot_be_used_is_named(
+    tmp_path: Path, name: str, text: str, why: str
+) -> None:
+    group_set(tmp_path)
+    (tmp_path / name).write_text(text)
+    reasons = told(tmp_path)
+    assert why in reasons
+    assert name in reasons
+    with pytest.raises(GenieError, match=re.escape(name)):
+        load(tmp_path, groups=tmp_path / name)
+    assert told(tmp_path, groups={"tp": [0, 1, 2, 3]}) == ""
+
+
+def test_a_broken_link_where_groups_might_be(tmp_path: Path) -> None:
+    group_set(tmp_path)
+    (tmp_path / "g.json").symlink_to(tmp_path / "absent")
+    assert "g.json might, but is No such file" in told(tmp_path)
+
+
+def test_a_file_that_may_say_groups_of_a_set_without_any(tmp_path: Path) -> None:
+    put(tmp_path, ONE)
+    (tmp_path / "settings.json").write_text("{broken")
+    trace = load(tmp_path)
+    trace.check()
+    assert any("settings.json was passed over" in text for text in trace.warnings)
+    (tmp_path / "settings.json").rename(tmp_path / "groups.json")
+    assert "groups.json: not readable as JSON" in told(tmp_path)
+
+
+def test_a_small_gzip_file_of_groups_cannot_fill_the_memory(tmp_path: Path) -> None:
+    put(tmp_path, ONE)
+    spaces = gzip.compress(b" " * (300 << 20), compresslevel=1)
+    (tmp_path / "g.json.gz").write_bytes(spaces)
+    trace = load(tmp_path)
+    assert trace.groups == {}
+
+
+@pytest.mark.parametrize("groups", [3, ["tp"], {"tp": 3}, {"tp": "0123"}, {"tp": [True]}])
+def test_groups_of_a_wrong_type(tmp_path: Path, groups: object) -> None:
+    put(tmp_path, ONE)
+    with pytest.raises(GenieError, match="groups"):
+        load(tmp_path, groups=groups)  # type: ignore[arg-type]
+
+
+def test_a_set_that_cannot_be_replayed_says_so_in_its_repr(tmp_path: Path) -> None:
+    group_set(tmp_path)
+    trace = load(tmp_path)
+    assert repr(trace).endswith("v0.0.4, 1 problem: see problems()>")
+    assert "groups that nothing defines" in trace._repr_html_()
+    good = load(tmp_path, groups={"tp": [0, 1, 2, 3]})
+    assert repr(good).endswith("v0.0.4>")
 
 
 def test_group_names_are_text(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import zlib
@@ -12,7 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from genie import checks
 from genie.errors import CompareError
+from genie.trace.gunzip import MAGIC, TooLargeError, gunzip, most_unpacked
 
 if TYPE_CHECKING:
     from genie.compare.truth.model import Truth
@@ -46,15 +47,19 @@ def read_bytes(path: Path) -> bytes:
         CompareError: Unreadable, or damaged gzip.
     """
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            head = file.read(len(MAGIC))
+            file.seek(0)
+            if head != MAGIC:
+                return file.read()
+            data, wrong = gunzip(file, most_unpacked())
     except OSError as error:
         raise CompareError(f"{path}: {error.strerror}", path=str(path)) from error
-    if data[:2] == b"\x1f\x8b":
-        try:
-            return gzip.decompress(data)
-        except (OSError, EOFError) as error:
-            raise CompareError(f"{path}: damaged gzip: {error}", path=str(path)) from error
-    return data
+    except TooLargeError as error:
+        raise CompareError(f"{path}: {error}", path=str(path)) from error
+    if wrong:
+        raise CompareError(f"{path}: damaged gzip: {wrong}", path=str(path))
+    return bytes(data)
 
 
 def _head(path: Path) -> bytes:
@@ -93,7 +98,9 @@ def load_truth(path: str | os.PathLike[str]) -> Truth:
 
     Raises:
         CompareError: Missing, of no known format, or without anything usable.
+        InputError: `path` is no path.
     """
+    checks.path("path", path, "a file or folder")
     target = Path(path)
     if not target.exists():
         raise CompareError(f"no such file or folder: {target}", path=str(target))

@@ -6,6 +6,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from genie import checks
 from genie.replay.cluster import Cluster
 from genie.replay.clusters.base import RECV, SEND
 from genie.replay.clusters.channels import Channel, Ring, Tree
@@ -15,6 +16,7 @@ from genie.replay.clusters.graph_xml import Extra
 from genie.replay.clusters.layout import Layout
 from genie.replay.clusters.logged import LogEnv, Logged, log_cluster
 from genie.replay.clusters.nvls import NvlsTree, join_heads
+from genie.replay.clusters.recipe import nccl_step
 from genie.replay.clusters.settings import Settings
 from genie.replay.clusters.sources import Source
 
@@ -47,13 +49,14 @@ class LogCluster(Cluster):
 
     def with_nccl(self, nccl: Nccl) -> Cluster:
         """Return this cluster under an environment; the log's own settings stay below it."""
+        checks.nccl(nccl)
         key = ("nccl", tuple(nccl.version), tuple(sorted(nccl.env.items())))
         found = self._children.get(key)
         if found is None:
             merged = LogEnv(tuple(nccl.version), {**self._logged.facts.env, **nccl.env})
             settings = Settings.of(merged)
-            found = self if settings == self.settings else self._under(settings)
-            self._children[key] = found
+            made = self if settings == self.settings else self._under(settings)
+            found = self._remember(key, made, nccl_step(nccl))
         return found
 
     def _under(self, settings: Settings) -> LogCluster:

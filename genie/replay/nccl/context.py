@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from genie import checks
+from genie.errors import InputError
+from genie.replay.clusters.base import ClusterFacts
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.model import Model, build_model
 from genie.replay.nccl.names import ALL_GATHER, NVLS, NVLS_TREE, PAT, REDUCE_SCATTER
@@ -69,3 +72,22 @@ def context(cluster: Cluster, nccl: Nccl) -> Context:
     if found is None:
         found = by_nccl[nccl] = Context(build_model(cluster, nccl))
     return found
+
+
+def check_setting(nccl: Nccl | None, cluster: Cluster) -> Nccl:
+    """Return the settings (2.30's defaults if None), refusing what is no `Nccl` or `Cluster`.
+
+    Raises:
+        InputError: One of them is something else.
+    """
+    nccl = DEFAULT if nccl is None else nccl
+    if not isinstance(nccl, Nccl):
+        raise InputError(
+            f"nccl is a genie.Nccl, such as Nccl(env={{...}}), not {checks.short(nccl)}"
+        )
+    if not isinstance(cluster, ClusterFacts):
+        raise InputError(
+            f'cluster is a genie.Cluster, such as Cluster.preset("h100x8", hosts=2), not '
+            f"{checks.short(cluster)}"
+        )
+    return nccl

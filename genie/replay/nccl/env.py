@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from functools import cached_property
 
+from genie import checks
 from genie.errors import InputError
 from genie.replay.nccl.env_lists import parse_list, parse_thresholds
 from genie.replay.nccl.env_names import QUIET, WIRE
@@ -67,7 +68,7 @@ class Nccl:
         choices: Choices | None = None,
     ) -> None:
         self.version: Version = parse_version(version)
-        self.env: dict[str, str] = _read_env(env or {})
+        self.env: dict[str, str] = _read_env({} if env is None else env)
         self.choices: tuple[Given, ...] = read_choices(choices)
         self.unknown: tuple[str, ...] = tuple(
             sorted(name for name in self.env if name not in WIRE and name not in QUIET)
@@ -90,7 +91,7 @@ class Nccl:
 
         A variable this release does not have counts as unset.
         """
-        name = _full(name)
+        name = _full(checks.text("name", name))
         known = WIRE.get(name)
         if known is not None and known.since > self.version:
             return default
@@ -99,6 +100,7 @@ class Nccl:
     def get_int(self, name: str, default: int) -> int:
         """Return the value of a numeric variable, `default` where it is unset."""
         text = self.get(name)
+        checks.whole("default", default)
         return default if text is None else _integer(_full(name), text)
 
     @cached_property

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from genie import checks
 from genie.errors import InputError
 from genie.replay.nccl.names import ALGORITHMS, FUNCTIONS, PROTOCOLS, function_code
 
@@ -90,11 +91,16 @@ def read_choices(choices: Choices | None) -> tuple[Given, ...]:
     if choices is None:
         return ()
     if isinstance(choices, str | os.PathLike):
-        return _read_csv(Path(choices))
+        return _read_csv(Path(checks.path("choices", choices)))
+    if isinstance(choices, bytes | Mapping) or not isinstance(choices, Iterable):
+        raise InputError(
+            "choices is a list of dicts (kind, min_bytes, max_bytes, algorithm, protocol) or a "
+            f"CSV file, not {checks.short(choices)}"
+        )
     rows = []
     for position, row in enumerate(choices):
         if not isinstance(row, Mapping):
-            raise InputError(f"choices[{position}] is not a dict: {row!r}")
+            raise InputError(f"choices[{position}] is a dict, not {checks.short(row)}")
         where = f"choices[{position}]"
         fields = {}
         for key, value in row.items():

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from genie import checks
 from genie.errors import InputError, UnsupportedCollectiveError
 from genie.replay.nccl.choice import Choice, decide, model_bytes
 from genie.replay.nccl.env import Nccl
@@ -112,16 +111,21 @@ def as_task(task: TaskLike) -> Task:
     """
     if isinstance(task, Task):
         return task
-    if isinstance(task, str) or not 3 <= len(task) <= 5:
+    if not isinstance(task, tuple | list) or not 3 <= len(task) <= 5:
         raise InputError(
-            f"a collective of a group is (kind, count, dtype[, op[, root]]), not {task!r}"
+            "a collective of a group is (kind, count, dtype[, op[, root]]), not "
+            f"{checks.short(task)}"
         )
     kind, count, dtype, *rest = task
     op = rest[0] if rest else "sum"
     root = rest[1] if len(rest) > 1 else 0
-    if not isinstance(count, int | np.integer) or not isinstance(root, int | np.integer):
-        raise InputError(f"count and root of a collective are whole numbers: {task!r}")
-    return Task(str(kind), int(count), str(dtype), str(op), int(root))
+    return Task(
+        checks.text("kind", kind),
+        checks.whole("count", count, 0, 1 << 62),
+        str(dtype),
+        str(op),
+        checks.whole("root", root, 0),
+    )
 
 
 def plan_group(tasks: Sequence[TaskLike], cluster: Cluster, nccl: Nccl) -> list[Planned]:
@@ -141,7 +145,9 @@ def plan_group(tasks: Sequence[TaskLike], cluster: Cluster, nccl: Nccl) -> list[
             different roots, which NCCL 2.29.2 and later fuse into AllGatherV.
         InputError: a task that is none.
     """
-    items = [_item(i, as_task(task), cluster) for i, task in enumerate(tasks)]
+    items = [
+        _item(i, as_task(task), cluster) for i, task in enumerate(checks.listed("tasks", tasks))
+    ]
     items = [item for item in items if item.count]
     _refuse_fusion(items, nccl)
     if CELLS.at(nccl.version) is None:

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
+from genie import checks
 from genie.errors import InputError
 from genie.replay.nccl import p2p
 from genie.replay.nccl.env import Nccl
@@ -37,7 +38,7 @@ class P2PSchedule(Schedule):
 
     Attributes:
         rules: what the communicator fixes for sends and receives.
-        knows_all_ranks: whether every rank's calls are known, not one rank's only.
+        only_rank: the rank whose calls are known; None if every rank's are.
         regular: whether every rank sends as much to every rank, so that batches mirror.
     """
 
@@ -51,16 +52,26 @@ class P2PSchedule(Schedule):
         nccl: Nccl,
         calls_of: CallsOf,
         *,
-        knows_all_ranks: bool = True,
+        only_rank: int | None = None,
         regular: bool = False,
     ) -> None:
         super().__init__(
             kind, count, dtype, "sum", root, cluster, nccl, None, np.zeros(0, COLLECTIVE_PART)
         )
         self._calls_of = calls_of
-        self._regular = regular
-        self.knows_all_ranks = knows_all_ranks
+        self.regular = regular
+        self.only_rank = only_rank
         self.rules = p2p_rules(cluster, nccl)
+
+    @property
+    def knows_all_ranks(self) -> bool:
+        """Whether every rank's calls are known, not one rank's only."""
+        return self.only_rank is None
+
+    def asked_of(self, rank: int) -> tuple[IntArray, IntArray]:
+        """(peer, bytes) rows of what `rank` sends and of what it receives."""
+        self._check_rank(rank)
+        return self._calls_of(rank)
 
     def p2p_parts(self, rank: int) -> Table:
         """Parts of `rank`'s sends and receives to other ranks.
@@ -96,9 +107,10 @@ class P2PSchedule(Schedule):
 
     def messages(self, rank: int, intra: bool = False) -> Table:
         """Messages of `rank`, by channel, batch and round; see `Schedule.messages`."""
+        checks.truth("intra", intra)
         parts = self.p2p_parts(rank)
         table = p2p_messages(parts, lambda rows: self._nics(rank, rows), intra=intra)
-        if self.knows_all_ranks and not self._regular:
+        if self.knows_all_ranks and not self.regular:
             self._mirror_groups(rank, table, intra)
         return table
 
@@ -252,8 +264,10 @@ def p2p_schedule(
             return (mine, at_root) if kind == "gather" else (at_root, mine)
 
     else:
-        if not isinstance(peer, int | np.integer) or not 0 <= peer < n:
-            raise InputError(f"{kind}: peer {peer} is not one of {n} ranks (give peer=)")
+        if isinstance(peer, bool) or not isinstance(peer, int | np.integer) or not 0 <= peer < n:
+            raise InputError(
+                f"{kind}: peer {checks.short(peer)} is not one of {n} ranks (give peer=)"
+            )
 
         def calls_of(rank: int) -> tuple[IntArray, IntArray]:
             out = np.array([[peer, nbytes]]) if rank == root else nobody
@@ -273,8 +287,8 @@ def group_schedule(
     rank: int,
 ) -> P2PSchedule:
     """One rank's group of sends and receives; see `genie.replay.nccl.schedule.p2p_group`."""
-    out = np.asarray(sends, np.int64).reshape(-1, 2)
-    into = np.asarray(recvs, np.int64).reshape(-1, 2)
+    out, into = _pairs("sends", sends), _pairs("recvs", recvs)
+    checks.whole("rank", rank, 0, cluster.n_ranks - 1)
     for table in (out, into):
         bad = (table[:, 0] < 0) | (table[:, 0] >= cluster.n_ranks) | (table[:, 1] < 0)
         if bad.any():
@@ -292,7 +306,14 @@ def group_schedule(
 
     kind = "send" if len(out) and not len(into) else "recv" if not len(out) else "group"
     total = int(out[:, 1].sum() + into[:, 1].sum())
-    return P2PSchedule(kind, total, "int8", rank, cluster, nccl, calls_of, knows_all_ranks=False)
+    return P2PSchedule(kind, total, "int8", rank, cluster, nccl, calls_of, only_rank=int(rank))
+
+
+def _pairs(name: str, given: object) -> IntArray:
+    rows = [checks.wholes(f"{name}[{i}]", row) for i, row in enumerate(checks.listed(name, given))]
+    if any(row.shape != (2,) for row in rows):
+        raise InputError(f"{name} is a list of (peer, bytes) pairs, not {checks.short(given)}")
+    return np.array(rows, np.int64).reshape(-1, 2)
 
 
 def split_matrix(splits: npt.ArrayLike, n: int) -> IntArray:
@@ -305,7 +326,10 @@ def split_matrix(splits: npt.ArrayLike, n: int) -> IntArray:
     Raises:
         InputError: not n x n whole numbers, or a negative one.
     """
-    matrix = np.asarray(splits)
+    try:
+        matrix = np.asarray(splits)
+    except ValueError as error:
+        raise InputError(f"splits: expected {n} x {n} whole numbers: {error}") from error
     if matrix.shape != (n, n) or matrix.dtype.kind not in "iu":
         raise InputError(
             f"splits: expected {n} x {n} whole numbers (row: from, column: to), got "

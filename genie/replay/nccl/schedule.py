@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from genie import checks
 from genie.errors import InputError, UnsupportedCollectiveError
-from genie.replay.clusters.base import ClusterFacts
 from genie.replay.nccl.choice import Choice, choose
 from genie.replay.nccl.chunk import last_loop_alignment
 from genie.replay.nccl.collective import Shape, make_shape, rank_blocks, sender_group
-from genie.replay.nccl.context import DEFAULT
+from genie.replay.nccl.context import check_setting
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.group import TaskLike, plan_group
 from genie.replay.nccl.messages import MESSAGE
@@ -25,6 +25,7 @@ from genie.replay.nccl.partition import PART, plan_count
 from genie.replay.nccl.partition import parts as parts_of
 from genie.replay.nccl.program import Program, pack
 from genie.replay.nccl.program_cache import PROGRAMS
+from genie.replay.nccl.results import ScheduleResult
 
 if TYPE_CHECKING:
     from genie.replay.cluster import Cluster
@@ -56,7 +57,7 @@ CALL = np.dtype(
 """One primitive call towards one peer: `elements` of the plan's element size, `nbytes` of data."""
 
 
-class Schedule:
+class Schedule(ScheduleResult):
     """What NCCL does for one call: choice, parts, and every rank's calls and messages.
 
     Made by `schedule`, `schedule_group` and `p2p_group`; it never changes.
@@ -137,6 +138,7 @@ class Schedule:
             InputError: no such rank.
         """
         self._check_rank(rank)
+        checks.truth("intra", intra)
         shape, cluster = self._shape, self.cluster
         if shape is None:
             return np.zeros(0, MESSAGE)
@@ -207,7 +209,8 @@ class Schedule:
     def _check_rank(self, rank: int) -> None:
         if not _is_whole(rank) or not 0 <= rank < self.cluster.n_ranks:
             raise InputError(
-                f"rank {rank} is not in this communicator of {self.cluster.n_ranks} ranks",
+                f"rank {checks.short(rank)} is not in this communicator of "
+                f"{self.cluster.n_ranks} ranks",
                 rank=rank,
             )
 
@@ -265,29 +268,25 @@ def schedule(
         InputError: an argument that cannot be.
         UnsupportedCollectiveError: NCCL has no such collective, or no algorithm is left.
     """
-    nccl = DEFAULT if nccl is None else nccl
-    if not isinstance(nccl, Nccl):
-        raise InputError(f"nccl is a genie.Nccl, such as Nccl(env={{...}}), not {nccl!r}")
-    if not isinstance(cluster, ClusterFacts):
-        raise InputError(
-            f'cluster is a genie.Cluster, such as Cluster.preset("h100x8", hosts=2), not '
-            f"{cluster!r}"
-        )
-    asked = (nccl, kind, count, dtype, op, root, peer) if splits is None else None
-    if asked is not None and type(count) is int:
+    nccl = check_setting(nccl, cluster)
+    # Text and whole numbers alone: what else a caller gives is looked at below.
+    plain = type(kind) is type(dtype) is type(op) is str and type(count) is type(root) is int
+    plain = plain and splits is None and (peer is None or type(peer) is int)
+    asked = (nccl, kind, count, dtype, op, root, peer) if plain else None
+    if asked is not None:
         # What was asked before costs one look-up: a training step repeats few shapes.
         found = _known(cluster).get(asked)
         if found is not None:
             return found
-    made = _schedule(
+    made = _checked_schedule(
         kind, count, dtype, op, cluster.with_nccl(nccl), nccl, root, splits, drop_zeros, peer
     )
-    if asked is not None and type(count) is int:
+    if asked is not None:
         _keep(_known(cluster), asked, made)
     return made
 
 
-def _schedule(
+def _checked_schedule(
     kind: str,
     count: int | None,
     dtype: str,
@@ -299,7 +298,12 @@ def _schedule(
     drop_zeros: bool,
     peer: int | None,
 ) -> Schedule:
+    checks.text("kind", kind)
+    checks.truth("drop_zeros", drop_zeros)
     if kind == "barrier":
+        # One element, whatever is given; what cannot be given is a mistake all the same.
+        if count is not None:
+            _count(kind, count)
         count = 1
     if kind not in COLLECTIVES and kind not in P2P_KINDS:
         raise UnsupportedCollectiveError(
@@ -314,10 +318,15 @@ def _schedule(
     if count * DTYPE_SIZE[dtype] * cluster.n_ranks > _MOST_BYTES:
         raise InputError(f"{kind}: {count} {dtype} on {cluster.n_ranks} ranks is no real size")
     if not _is_whole(root) or not 0 <= root < cluster.n_ranks:
-        raise InputError(f"{kind}: root {root} is not one of {cluster.n_ranks} ranks")
+        raise InputError(f"{kind}: root {checks.short(root)} is not one of {cluster.n_ranks} ranks")
     if kind in P2P_KINDS:
         return _exchange(kind, count, dtype, cluster, nccl, root, peer, splits, drop_zeros)
     return _collective(kind, count, dtype, op, cluster, nccl, root)
+
+
+def _effective(nccl: Nccl | None, cluster: Cluster) -> tuple[Nccl, Cluster]:
+    nccl = check_setting(nccl, cluster)
+    return nccl, cluster.with_nccl(nccl)
 
 
 _MOST_BYTES = 1 << 62
@@ -330,10 +339,8 @@ def _is_whole(value: object) -> bool:
 
 def _count(kind: str, count: int | None) -> int:
     if isinstance(count, bool) or not isinstance(count, int | np.integer):
-        raise InputError(f"{kind}: count is the number of elements, not {count!r}")
-    if count < 0:
-        raise InputError(f"{kind}: count is {count}")
-    return int(count)
+        raise InputError(f"{kind}: count is the number of elements, not {checks.short(count)}")
+    return checks.whole("count", count, 0)
 
 
 def _exchange(
@@ -353,6 +360,9 @@ def _exchange(
         root = 0
     if kind not in ("send", "recv"):
         peer = None
+    elif not _is_whole(peer):
+        told = checks.short(peer)
+        raise InputError(f"{kind}: peer {told} is not one of {cluster.n_ranks} ranks (give peer=)")
     matrix = None if splits is None else split_matrix(splits, cluster.n_ranks)
     digest = b"" if matrix is None else blake2b(matrix.tobytes()).digest()
     key = (nccl, kind, count, dtype, root, peer, digest, drop_zeros)
@@ -418,8 +428,7 @@ def schedule_group(
         UnsupportedCollectiveError: broadcasts with different roots (AllGatherV), or a function
             without a candidate.
     """
-    nccl = DEFAULT if nccl is None else nccl
-    cluster = cluster.with_nccl(nccl)
+    nccl, cluster = _effective(nccl, cluster)
     made = []
     for item in plan_group(tasks, cluster, nccl):
         task = item.task
@@ -463,5 +472,5 @@ def p2p_group(
     """
     from genie.replay.nccl.p2p_schedule import group_schedule
 
-    nccl = DEFAULT if nccl is None else nccl
-    return group_schedule(sends, recvs, cluster.with_nccl(nccl), nccl, rank)
+    nccl, effective = _effective(nccl, cluster)
+    return group_schedule(sends, recvs, effective, nccl, rank)

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from genie.errors import InputError, ScheduleError
+from genie import checks
+from genie.errors import ScheduleError
 from genie.replay.nccl.choice import (
     Choice,
     check_types,
     choose,
     model_bytes,
 )
-from genie.replay.nccl.context import DEFAULT, context, type_reason
+from genie.replay.nccl.context import check_setting, context, type_reason
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.names import (
     ALGORITHMS,
@@ -30,6 +31,7 @@ from genie.replay.nccl.names import (
     function_code,
     op_name,
 )
+from genie.replay.nccl.results import TuningResult
 from genie.replay.nccl.versions import rules_at
 
 if TYPE_CHECKING:
@@ -93,7 +95,7 @@ def candidates(
     return rows
 
 
-class Tuning:
+class Tuning(TuningResult):
     """The candidates of one collective, and the one NCCL takes.
 
     Iterates over rows with `algorithm`, `protocol`, `latency_us`, `bandwidth_gbps`, `time_us`,
@@ -265,12 +267,10 @@ def tune(
         UnsupportedCollectiveError: not one of NCCL's collective kernels.
         InputError: unknown dtype or op, no count.
     """
-    if kind == "barrier":
-        count = 1
-    if isinstance(count, bool) or not isinstance(count, int | np.integer):
-        raise InputError(f"{kind}: count is the number of elements, not {count!r}")
-    nccl = DEFAULT if nccl is None else nccl
-    return Tuning(kind, int(count), dtype, op, cluster.with_nccl(nccl), nccl)
+    barrier = checks.text("kind", kind) == "barrier"
+    count = checks.whole("count", 1 if barrier and count is None else count, 0, 1 << 62)
+    nccl = check_setting(nccl, cluster)
+    return Tuning(kind, 1 if barrier else count, dtype, op, cluster.with_nccl(nccl), nccl)
 
 
 __all__ = ["CANDIDATE", "Tuning", "candidates", "tune"]

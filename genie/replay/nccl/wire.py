@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from genie import checks
 from genie.errors import InputError
 from genie.replay.nccl.env import Nccl
 from genie.replay.nccl.versions import Switch
@@ -98,6 +99,8 @@ class Connection:
         Raises:
             InputError: a number of devices or a link layer that does not exist.
         """
+        checks.whole("devices", devices)
+        checks.text("link_layer", link_layer)
         most = DEVICES.at(nccl.version)
         if not 1 <= devices <= most:
             raise InputError(
