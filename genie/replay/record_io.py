@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from genie.errors import RecordError
 from genie.replay import result_io
-from genie.replay.result_io import MANIFEST, file_digest, write_folder
+from genie.replay.result_io import file_digest, write_folder
 from genie.replay.tables import SCHEMA_VERSION, TABLES, empty
 
 FORMAT = "genie-recording"

@@ -298,14 +298,14 @@ def test_recordings_of_earlier_releases_load_without_later_columns(tmp_path):
 
     import pyarrow.parquet as pq
 
-    from genie.replay.record_io import _digest
+    from genie.replay.result_io import file_digest
 
     path = recording().save(tmp_path / "old")
     file = path / "health.parquet"
     table = pq.read_table(file).drop_columns(["cpu_wait_ns", "host_cpu_steal"])
     pq.write_table(table, file)
     manifest = json.loads((path / "manifest.json").read_text())
-    manifest["tables"]["health"]["sha256"] = _digest(file)
+    manifest["tables"]["health"]["sha256"] = file_digest(file)
     (path / "manifest.json").write_text(json.dumps(manifest))
     old = Recording.load(path)
     assert (old.health["cpu_wait_ns"] == -1).all() and np.isnan(old.health["host_cpu_steal"]).all()
