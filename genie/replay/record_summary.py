@@ -166,8 +166,27 @@ def _align(rows: list[tuple[str, ...]], left: int) -> list[str]:
     ]
 
 
+def traffic_line(rec: Recording) -> str:
+    """Return what was sent between hosts beside what the plan says, "" where neither is known."""
+    plan, messages = rec.manifest.get("plan"), rec.messages
+    if not isinstance(plan, dict) or not len(messages):
+        return ""
+    runs = int(rec.manifest.get("iterations", 1)) + int(rec.manifest.get("warmup", 0))
+    sent = messages[(messages["direction"] == 0) & (messages["posted_ns"] >= 0)]
+    sent = sent[sent["connection"] >= 0]
+    count, nbytes = len(sent), int(sent["nbytes"].sum())
+    done = int((sent["status"] == 0).sum())
+    planned, planned_bytes = int(plan["messages"]) * runs, int(plan["nbytes"]) * runs
+    if (done, count, nbytes) == (planned, planned, planned_bytes):
+        return f"between hosts: all {count} messages sent, {format_size(nbytes)}, as planned"
+    return (
+        f"between hosts: {count} of {planned} planned messages posted, {format_size(nbytes)} of "
+        f"{format_size(planned_bytes)}; {done} completed"
+    )
+
+
 def _notes(rec: Recording) -> list[str]:
-    out = [line for line in (health_line(rec), counters_line(rec)) if line]
+    out = [line for line in (traffic_line(rec), health_line(rec), counters_line(rec)) if line]
     out += [f"warning: {text}" for text in rec.manifest.get("warnings", ())]
     limits = cpu_limits(rec)
     if limits:
