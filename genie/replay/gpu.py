@@ -84,10 +84,11 @@ class GpuModel:
 
     def __post_init__(self) -> None:
         checks.truth("enabled", self.enabled)
-        checks.real("copy_gbps", self.copy_gbps, 0, 1e9)
         checks.real("hop_scale", self.hop_scale, 0, 1e6)
         checks.whole("network_ns", self.network_ns, 0, 10**15)
-        checks.real("nvlink_gbps", self.nvlink_gbps, 0, 1e9)
+        for name in ("copy_gbps", "nvlink_gbps"):
+            if getattr(self, name) is not None:
+                checks.real(name, getattr(self, name), 0, 1e9)
 
     @classmethod
     def off(cls) -> GpuModel:
