@@ -11,6 +11,7 @@ cdef class _Setup:
     cdef object keep
     cdef list members
     cdef list joint
+    cdef dict graphs
     cdef list ranks_in
     cdef dict rank_index
     cdef list hosts
@@ -53,6 +54,7 @@ cdef class _Setup:
         self.keep = []
         self.members = []
         self.joint = []
+        self.graphs = {}
         self.ranks_in = []
         self.rank_index = {}
         self.hosts = []
@@ -163,7 +165,7 @@ cdef class _Setup:
             raise InputError("the local model takes no negative numbers")
         self.local = (int(latency_ns), float(bytes_per_ns))
 
-    def add_communicator(self, members, *, joint=False):
+    def add_communicator(self, members, *, joint=False, together=False):
         """Adds a communicator and returns its id.
 
         Args:
@@ -171,6 +173,8 @@ cdef class _Setup:
             joint: All ranks run the same collectives on it one after the other, and none of them
                 ends anywhere before all ranks have started it. On the virtual clock collectives
                 of joint communicators inside one host are timed once for each pattern of starts.
+            together: With `joint`: where it leaves the host, starts are held until all ranks are
+                there, and then all start (virtual clock).
 
         Returns:
             Ids count from 0.
@@ -182,10 +186,10 @@ cdef class _Setup:
         if len(np.unique(m)) != len(m):
             raise InputError(f"communicator {len(self.members)} names a rank twice")
         self.members.append(m)
-        self.joint.append(bool(joint))
+        self.joint.append((bool(joint), bool(together)))
         return len(self.members) - 1
 
-    def add_program(self, streams, ops, window=8, *, windows=None):
+    def add_program(self, streams, ops, window=8, *, windows=None, tail_ns=0):
         """Adds a program template and returns its id.
 
         Args:
@@ -194,6 +198,7 @@ cdef class _Setup:
             window: FIFO steps a connection may have in flight.
             windows: Messages a connection of each stream may have in flight, one a stream;
                 None = as many as `window` allows.
+            tail_ns: Time between the end of the last stream and the end of the node.
 
         Returns:
             Ids count from 0.
@@ -232,6 +237,7 @@ cdef class _Setup:
             if ((op["kind"] == 0) & (op["flags"] & 1 != 0)).any():
                 raise ScheduleError(f"program {ident}: a SEND has the PEEK flag")
         self.make_program(st, op, np.ascontiguousarray(limits, np.uint16), ident, window)
+        self.e.programs[ident].tail_ns = max(0, int(tail_ns))
         self.programs_in.append(None)
         return ident
 
@@ -571,7 +577,14 @@ cdef class _Setup:
         self, int32_t rank, uint32_t n, object kind, object delay, object program,
         object communicator, object comm, object indptr, object deps,
     ):
-        """Builds degree and children in C; returns what `prepare` still needs."""
+        """Builds degree and children in C; returns what `prepare` still needs.
+
+        Ranks that are given the same arrays share what is made of them.
+        """
+        shared = (id(kind), id(delay), id(indptr), id(deps))
+        pair = np.where(comm, (communicator.astype(np.int64) << 32) | program, -1)
+        if shared in self.graphs:
+            return (rank, n, kind, delay, pair, *self.graphs[shared])
         cdef uint32_t* degree = <uint32_t*> self.alloc(n * sizeof(uint32_t))
         cdef int64_t* child_ptr = <int64_t*> self.alloc((n + 2) * sizeof(int64_t))
         cdef uint32_t* children = <uint32_t*> self.alloc(len(deps) * sizeof(uint32_t))
@@ -591,11 +604,11 @@ cdef class _Setup:
                     j = child_ptr[dep[i] + 1]
                     children[j] = node
                     child_ptr[dep[i] + 1] = j + 1
-        self.keep.append(kind)
-        self.keep.append(delay)
-        pair = np.where(comm, (communicator.astype(np.int64) << 32) | program, -1)
-        return (rank, n, kind, delay, pair, <uint64_t> degree, <uint64_t> child_ptr,
-                <uint64_t> children)
+        # Kept: an id is that of one object only as long as the object lives.
+        self.keep.append((kind, delay, indptr, deps))
+        made = (<uint64_t> degree, <uint64_t> child_ptr, <uint64_t> children)
+        self.graphs[shared] = made
+        return (rank, n, kind, delay, pair, *made)
 
     def add_connections(self, table, ids=None):
         """Adds the connections that leave a host.

@@ -55,7 +55,7 @@ cdef extern from * nogil:
     int madvise(void* at, size_t size, int advice)
     void* MAP_FAILED
     int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE
-    int MADV_POPULATE_WRITE, MADV_HUGEPAGE
+    int MADV_POPULATE_WRITE, MADV_HUGEPAGE, MADV_DONTNEED
     int prctl(int option, unsigned long a)
     int PR_SET_TIMERSLACK, PR_GET_TIMERSLACK
     struct timeval:

@@ -12,6 +12,9 @@
 # That needs idle connections at the first start. Where a rank starts the next collective while
 # another is still busy with the last one, the last one is run again up to now, and both go on
 # as ordinary collectives until the communicator is idle.
+#
+# A communicator that is `together` and leaves the host only has its starts held: the flow level
+# has no messages between all ranks that would make each wait for each.
 
 cdef enum:
     MEMO_LIMIT = 1 << 20  # timings kept
@@ -226,7 +229,7 @@ cdef int joint_release_all(Core* e) noexcept nogil:
     cdef uint32_t i
     cdef int n = 0
     for i in range(e.n_joints):
-        if e.joints[i].arrived > 0:
+        if e.joints[i].arrived > 0 and not e.joints[i].together:
             joint_release(e, &e.joints[i])
             n += 1
     return n
@@ -273,7 +276,9 @@ cdef void joint_launch(Core* e, JointC* j) noexcept nogil:
     j.now = swap
 
 
-cdef void joint_arrive(Core* e, uint32_t rank, uint32_t node, BindT* b, uint32_t row) noexcept nogil:
+cdef void joint_arrive(
+    Core* e, uint32_t rank, uint32_t node, BindT* b, uint32_t row
+) noexcept nogil:
     # A rank starts its next collective of a joint communicator.
     cdef JointC* j = &e.joints[b.joint]
     cdef uint32_t i = b.member
@@ -300,5 +305,13 @@ cdef void joint_arrive(Core* e, uint32_t rank, uint32_t node, BindT* b, uint32_t
     j.now.rows[i] = row
     j.now.starts[i] = e.now
     j.arrived += 1
-    if j.arrived == j.n:
+    if j.arrived < j.n:
+        return
+    if j.together:
+        j.arrived = 0
+        for i in range(j.n):
+            j.here[i] = 0
+            j.now.starts[i] = e.now
+            start_coll(e, j.now.ranks[i], j.now.nodes[i], j.now.binds[i], j.now.rows[i], NULL, NULL)
+    else:
         joint_launch(e, j)

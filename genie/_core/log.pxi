@@ -29,5 +29,12 @@ cdef class _LogArea:
         if self.data != NULL:
             munmap(self.data, self.size)
 
+    cdef int forget(self, size_t size) noexcept:
+        # Whole huge pages only: parts of one would be read again as zeros.
+        size &= ~(<size_t> HUGE - 1)
+        if size > 0:
+            madvise(self.data, size, MADV_DONTNEED)
+        return 0
+
     def __getbuffer__(self, Py_buffer* view, int flags):
         PyBuffer_FillInfo(view, self, self.data, self.used, 1, flags)

@@ -15,6 +15,8 @@ cdef inline uint32_t log_message(
 ) noexcept nogil:
     cdef MessageRow* row
     cdef uint64_t i = e.messages_n
+    if oprow == NONE32 and e.log_some:
+        return NONE32
     if i >= e.messages_cap:
         e.messages_dropped += 1
         return NONE32

@@ -25,7 +25,9 @@ cdef inline void node_ready(Core* e, uint32_t rank, uint32_t node) noexcept nogi
     cdef RankS* r = &e.ranks[rank]
     cdef OpRow* row
     cdef uint64_t i = e.ops_n
-    if i < e.ops_cap:
+    if not r.logged:
+        r.row[node] = NONE32
+    elif i < e.ops_cap:
         e.ops_n = i + 1
         row = &e.ops[i]
         row.rank = r.rank
@@ -44,7 +46,10 @@ cdef inline void node_ready(Core* e, uint32_t rank, uint32_t node) noexcept nogi
 
 cdef void start_iteration(Core* e, uint32_t rank) noexcept nogil:
     cdef RankS* r = &e.ranks[rank]
+    cdef Step* step = &e.steps[r.iteration + e.warmup]
     cdef uint32_t node
+    if step.start_ns < 0:
+        step.start_ns = e.now
     memcpy(r.pending, r.degree, r.n * sizeof(uint32_t))
     r.left = r.n
     for node in range(r.n):
@@ -69,6 +74,8 @@ cdef void end_node(Core* e, uint32_t rank, uint32_t node) noexcept nogil:
     r.left -= 1
     if r.left == 0:
         r.done_ns = e.now
+        e.steps[r.iteration + e.warmup].end_ns = e.now
+        e.steps[r.iteration + e.warmup].done += 1
         if r.iteration < e.last_iteration:
             r.iteration += 1
             start_iteration(e, rank)
@@ -91,7 +98,10 @@ cdef void start_node(Core* e, uint32_t rank, uint32_t node) noexcept nogil:
             push_event(e, e.now + delay, EV_NODE, (<uint64_t> rank << 32) | node)
             return
     elif kind == 2 and r.bind[node] != NONE32:
-        if e.programs[e.binds[r.bind[node]].program].n_streams > 0:
+        if (
+            e.programs[e.binds[r.bind[node]].program].n_streams > 0
+            or e.programs[e.binds[r.bind[node]].program].tail_ns > 0
+        ):
             if e.binds[r.bind[node]].joint != NONE32:
                 joint_arrive(e, rank, node, &e.binds[r.bind[node]], row)
             else:

@@ -9,7 +9,8 @@ cdef class Engine(_Setup):
     """
 
     cdef int prepare(
-        self, int iterations, int warmup, object ops_limit, object messages_limit, bint joint
+        self, int iterations, int warmup, object ops_limit, object messages_limit, bint joint,
+        object logged,
     ) except -1:
         cdef Core* e = self.e
         cdef uint32_t i, j, n, slot
@@ -41,6 +42,7 @@ cdef class Engine(_Setup):
             r.pending = <uint32_t*> self.alloc(n * sizeof(uint32_t))
             r.row = <uint32_t*> self.alloc(n * sizeof(uint32_t))
             r.iteration = -warmup
+            r.logged = logged is None or rank in logged
             if n == 0:
                 continue
             kinds = kind
@@ -78,17 +80,25 @@ cdef class Engine(_Setup):
             self.make_joints(binds)
         # The graph and the log.
         cdef uint64_t nodes = 0
+        cdef uint64_t rows = 0
         for i in range(e.n_ranks):
             nodes += e.ranks[i].n
+            rows += e.ranks[i].n if e.ranks[i].logged else 0
         self.total_nodes = nodes * (iterations + warmup)
+        rows *= iterations + warmup
         e.nodes_left = self.total_nodes
         e.last_iteration = iterations - 1
+        e.warmup = warmup
+        e.steps = <Step*> self.alloc((iterations + warmup) * sizeof(Step))
+        for i in range(<uint32_t> (iterations + warmup)):
+            e.steps[i].start_ns = -1
+            e.steps[i].end_ns = -1
         e.ready_mask = 1023
         e.ready = <uint64_t*> malloc(1024 * sizeof(uint64_t))
         if e.ready == NULL:
             raise MemoryError()
         messages *= iterations + warmup
-        e.ops_cap = min(self.total_nodes, OPS_LIMIT if ops_limit is None else max(0, ops_limit))
+        e.ops_cap = min(rows, OPS_LIMIT if ops_limit is None else max(0, ops_limit))
         e.ops_cap = min(e.ops_cap, <uint64_t> NONE32)
         e.messages_cap = min(
             messages, MESSAGES_LIMIT if messages_limit is None else max(0, messages_limit)
@@ -109,7 +119,7 @@ cdef class Engine(_Setup):
         cdef uint32_t i, n, slot
         use = {}
         for i in range(len(binds)):
-            if self.joint[binds[i][2]]:
+            if self.joint[binds[i][2]][0]:
                 use.setdefault(binds[i][2], []).append(i)
         e.joints = <JointC*> self.alloc(len(use) * sizeof(JointC))
         for communicator, rows in use.items():
@@ -122,8 +132,11 @@ cdef class Engine(_Setup):
                 local = local and p.n_slots > 0
                 for slot in range(p.n_slots):
                     local = local and e.conns[b.conns[slot]].kind == LOCAL
-            if not local:
+            together = not local and self.joint[communicator][1] and len(members) > 1
+            if not (local or together):
                 continue
+            if together and len({binds[i][0] for i in rows}) < len(members):
+                raise InputError(f"communicator {communicator}: a rank of it does nothing on it")
             for i in rows:
                 e.binds[i].joint = e.n_joints
                 e.binds[i].member = place[e.ranks[<uint32_t> binds[i][0]].rank]
@@ -131,6 +144,7 @@ cdef class Engine(_Setup):
             e.n_joints += 1
             n = len(members)
             j.n = n
+            j.together = together
             j.here = <uint8_t*> self.alloc(n)
             j.sequence = <uint32_t*> self.alloc(n * sizeof(uint32_t))
             self.make_set(&j.now, n)
@@ -411,7 +425,7 @@ cdef class Engine(_Setup):
     def run(
         self, *, iterations=1, warmup=0, time_scale=1.0, watchdog_s=60.0, start_ns=None,
         spin_ns=60_000, poll_spin_ns=60_000, progress=None, ops_limit=None, messages_limit=None,
-        log_messages="network", log_receives=True,
+        log_messages="network", log_receives=True, log_ranks=None,
     ):
         """Runs everything once, with the GIL off.
 
@@ -429,6 +443,7 @@ cdef class Engine(_Setup):
             messages_limit: Most rows of `messages()`.
             log_messages: "network", "all" (local ones too) or "none".
             log_receives: Whether receives get rows too.
+            log_ranks: Ranks whose nodes and messages get rows; None = all.
 
         Returns:
             "done", "stalled", "failed" or "aborted".
@@ -455,11 +470,13 @@ cdef class Engine(_Setup):
         self.prepare(
             iterations, warmup, ops_limit, messages_limit,
             e.virtual_clock and log_messages != "all",
+            None if log_ranks is None else {int(rank) for rank in log_ranks},
         )
         self.started = True
         self.progress = progress
         e.time_scale = time_scale
         e.log_receives = log_receives
+        e.log_some = log_ranks is not None
         for i in range(e.n_conns):
             e.conns[i].logged = log_messages == "all" or (
                 log_messages == "network" and e.conns[i].kind != LOCAL
@@ -537,6 +554,26 @@ cdef class Engine(_Setup):
     def messages(self):
         """Rows of every message posted or announced, in that order; see `MESSAGES`."""
         return self.view(self.messages_area, self.e.messages_n, MESSAGES)
+
+    def steps(self):
+        """Rows (iteration, start_ns, end_ns) of the iterations, all ranks; -1 = did not happen."""
+        cdef int32_t i
+        cdef uint64_t busy = 0
+        rows = []
+        if self.e.steps == NULL:
+            return rows
+        for i in range(<int32_t> self.e.n_ranks):
+            busy += self.e.ranks[i].n > 0
+        for i in range(self.e.last_iteration + 1 + self.e.warmup):
+            s = &self.e.steps[i]
+            end = s.end_ns if s.done == busy else -1
+            rows.append((i - self.e.warmup, s.start_ns, end))
+        return rows
+
+    def forget_messages(self, uint64_t rows):
+        """Gives the memory of the first rows of `messages()` back; they must not be read again."""
+        if self.messages_area is not None and self.finished_run:
+            self.messages_area.forget(min(rows, self.e.messages_n) * sizeof(MessageRow))
 
     cdef object view(self, _LogArea area, uint64_t n, object dtype):
         if area is None or n == 0:

@@ -77,6 +77,9 @@ cdef int start_coll(
     cdef CollR* coll = <CollR*> p.free
     cdef uint32_t i
     cdef size_t size
+    if p.n_streams == 0:  # it only takes its time
+        push_event(e, e.now + p.tail_ns, EV_NODE, (<uint64_t> rank << 32) | node)
+        return 0
     if coll != NULL:
         p.free = coll.next
     else:
@@ -147,11 +150,14 @@ cdef void end_stream(Core* e, StreamR* s) noexcept nogil:
     coll.next = <CollR*> p.free
     p.free = coll
     if coll.ended != NULL:
-        coll.ended[0] = e.now
+        coll.ended[0] = e.now + p.tail_ns
         return
     if coll.joint != NULL:
         coll.joint.running -= 1
-    end_node(e, coll.rank, coll.node)
+    if p.tail_ns > 0:
+        push_event(e, e.now + p.tail_ns, EV_NODE, (<uint64_t> coll.rank << 32) | coll.node)
+    else:
+        end_node(e, coll.rank, coll.node)
 
 
 cdef inline void end_move(Core* e, StreamR* s, uint32_t op) noexcept nogil:

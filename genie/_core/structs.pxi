@@ -112,6 +112,7 @@ cdef struct ProgramT:
     double local_rate  # bytes/ns of such a hop, 0 = no time
     int64_t gap_ns     # between two messages of a simulated connection
     uint8_t early      # messages go on before the GPU time of their move
+    int64_t tail_ns    # after the last stream ended
 
 cdef struct BindT:
     # A program bound to a communicator on one rank.
@@ -171,6 +172,7 @@ cdef struct JointC:
     uint32_t running   # of the live ones
     uint32_t live_sequence
     uint8_t live       # collectives run in the common queue
+    uint8_t together   # messages leave the host: starts are held, nothing else
 
 cdef struct JointMemo:
     uint64_t hash
@@ -260,7 +262,13 @@ cdef struct RankS:
     int32_t rank
     int32_t host
     int32_t iteration
+    uint8_t logged     # its nodes get rows
     int64_t done_ns
+
+cdef struct Step:
+    int64_t start_ns   # the first rank began, -1 = none has
+    int64_t end_ns     # the last rank so far was done
+    uint64_t done      # ranks that are
 
 cdef struct Event:
     int64_t t
@@ -393,6 +401,8 @@ cdef struct Core:
     uint64_t ready_tail
     uint64_t ready_mask
     int32_t last_iteration
+    Step* steps        # an iteration each, warm-up first
+    int32_t warmup
     double time_scale
     # Communication
     ProgramT* programs
@@ -450,6 +460,7 @@ cdef struct Core:
     uint64_t messages_cap
     uint64_t messages_dropped
     int log_receives
+    int log_some       # not all ranks: messages follow their node
     FailureRow failures[MAX_FAILURES]
     uint32_t n_failures
     uint64_t failures_more

@@ -28,6 +28,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--iterations", type=int, default=1, help="default %(default)s")
     parser.add_argument("--warmup", type=int, default=0, help="default %(default)s")
     parser.add_argument("--time-scale", type=float, default=1.0, help="factor on compute time")
+    parser.add_argument(
+        "--level",
+        choices=("message", "flow"),
+        default="message",
+        help="message: every message of NCCL (default); flow: one flow a channel and peer, "
+        "approximate, for 10 000 ranks and more",
+    )
+    parser.add_argument("--no-messages", action="store_true", help="keep no table of messages")
+    parser.add_argument(
+        "--log-ranks",
+        metavar="A-B,C",
+        help="keep the operations and messages of these ranks only (step times are of all)",
+    )
     common.add_output(parser)
     common.add_json(parser)
 
@@ -50,6 +63,20 @@ def parse_network(args: argparse.Namespace):  # type: ignore[no-untyped-def]
     return network
 
 
+def parse_ranks(text: str | None) -> list[int] | None:
+    """Return the ranks that "0-7,16" names, None for None."""
+    if text is None:
+        return None
+    ranks: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        try:
+            ranks.update(range(int(first), int(last or first) + 1))
+        except ValueError as error:
+            raise InputError(f"--log-ranks {text!r}: expected ranks as in 0-7,16") from error
+    return sorted(ranks)
+
+
 def run(args: argparse.Namespace) -> int:
     """Simulate and print the summary."""
     from genie.replay.gpu import GpuModel
@@ -69,5 +96,8 @@ def run(args: argparse.Namespace) -> int:
         time_scale=args.time_scale,
         gpu=GpuModel.off() if args.no_gpu_model else None,
         progress=common.progress_bar("simulate"),
+        log_messages=not args.no_messages,
+        log_ranks=parse_ranks(args.log_ranks),
+        level=args.level,
     )
     return common.finish(args, recording)

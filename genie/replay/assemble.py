@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ def assemble(
     ops_log: npt.NDArray[np.void],
     messages_log: npt.NDArray[np.void],
     connections: npt.NDArray[np.void],
+    forget: Callable[[int], None] | None = None,
 ) -> tuple[Tables, Labels]:
     """Return the `ops` and `messages` tables of one engine's run, and their labels.
 
@@ -30,15 +32,21 @@ def assemble(
         ops_log: `Engine.ops()`.
         messages_log: `Engine.messages()`.
         connections: `Engine.connections()`.
+        forget: Called with the number of rows of `messages_log` that are no longer needed, so
+            that log and table are not in memory together.
     """
     ops = tables.empty("ops", ops_log.size)
     names: dict[str, int] = {}
     for name in ("rank", "iteration", "ready_ns", "start_ns", "end_ns"):
         ops[name] = ops_log[name]
-    row_of_rank = {rank.rank: rank for rank in shard.ranks}
     ops["name"], ops["communicator"], ops["dtype"] = -1, -1, -1
-    for number, rank in row_of_rank.items():
-        rows = np.flatnonzero(ops_log["rank"] == number)
+    by_rank = np.argsort(ops_log["rank"], kind="stable")
+    numbers = np.array([rank.rank for rank in shard.ranks], np.int64)
+    ordered = ops_log["rank"][by_rank]
+    firsts = np.searchsorted(ordered, numbers, "left").tolist()
+    ends = np.searchsorted(ordered, numbers, "right").tolist()
+    for rank, first, end in zip(shard.ranks, firsts, ends, strict=True):
+        rows = by_rank[first:end]
         node = ops_log["node"][rows]
         codes = np.fromiter(
             (names.setdefault(name, len(names)) for name in rank.names), np.int32, rank.n
@@ -57,32 +65,50 @@ def assemble(
     sizes = np.array([ranks.size for _, ranks, _ in shard.communicators] + [0], np.int64)
     record_summary.fill_bandwidth(ops, sizes[ops["communicator"]])
 
-    messages = tables.empty("messages", messages_log.size)
-    used = connections[messages_log["connection"]]
-    sent = messages_log["direction"] == 0
-    messages["op"] = messages_log["op"]
-    messages["rank"] = np.where(sent, used["src"], used["dst"])
-    messages["peer"] = np.where(sent, used["dst"], used["src"])
-    messages["channel"] = used["channel"]
-    messages["connection"] = used["id"]
-    messages["nic"] = _nics(shard, used["id"], sent)
-    for name in ("nbytes", "posted_ns", "completed_ns", "status", "direction"):
-        messages[name] = messages_log[name]
+    messages = np.empty(messages_log.size, tables.dtype_of("messages"))
+    nics = _nics(shard, connections["id"])
+    for first in range(0, messages.size, _PIECE):
+        log = messages_log[first : first + _PIECE]
+        _messages(messages[first : first + _PIECE], log, connections, nics)
+        if forget is not None:
+            forget(first + log.size)
     return {"ops": ops, "messages": messages}, labels
 
 
-def _nics(
-    shard: Shard, ids: npt.NDArray[np.int32], sent: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.int16]:
-    """Return the NIC at this rank's end of each message's connection, -1 inside a worker."""
-    out = np.full(ids.size, -1, np.int16)
+#: Rows of the messages table that are made at a time.
+_PIECE = 1 << 20
+
+
+def _nics(shard: Shard, ids: npt.NDArray[np.int32]) -> npt.NDArray[np.int16]:
+    """Return the (source, destination) NIC of each connection, -1 inside a worker."""
+    out = np.full((2, ids.size), -1, np.int16)
     across = np.flatnonzero(ids >= 0)
     if across.size:
         order = np.argsort(shard.connection_ids)
         place = np.searchsorted(shard.connection_ids, ids[across], sorter=order)
         rows = shard.connections[order[place]]
-        out[across] = np.where(sent[across], rows["nic_src"], rows["nic_dst"])
+        out[0, across], out[1, across] = rows["nic_src"], rows["nic_dst"]
     return out
+
+
+def _messages(
+    out: npt.NDArray[np.void],
+    log: npt.NDArray[np.void],
+    connections: npt.NDArray[np.void],
+    nics: npt.NDArray[np.int16],
+) -> None:
+    """Fill rows of the messages table from the same rows of the engine's log."""
+    used = log["connection"]
+    src, dst = connections["src"][used], connections["dst"][used]
+    sent = log["direction"] == 0
+    out["op"] = log["op"]
+    out["rank"] = np.where(sent, src, dst)
+    out["peer"] = np.where(sent, dst, src)
+    out["channel"] = connections["channel"][used]
+    out["connection"] = connections["id"][used]
+    out["nic"] = np.where(sent, nics[0][used], nics[1][used])
+    for name in ("nbytes", "posted_ns", "completed_ns", "status", "direction"):
+        out[name] = log[name]
 
 
 def merge(parts: list[tuple[Tables, Labels]]) -> tuple[Tables, Labels]:

@@ -225,8 +225,9 @@ class Recording:
         done = self.steps()
         times = done["time_ns"][(done["iteration"] >= 0) & (done["time_ns"] >= 0)]
         n_coll = int(((ops["kind"] >= 0) & (ops["kind"] < N_COLLECTIVES)).sum())
+        mode = manifest.get("mode", "recording")
         facts = [
-            manifest.get("mode", "recording"),
+            f"{mode} at the flow level (approximate)" if manifest.get("approximate") else mode,
             f"{len(np.unique(ops['rank']))} ranks",
             f"{len(ops)} ops ({n_coll} collective)",
             f"{len(self.messages)} messages",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from genie.replay.ranks import RankPlan
 
 if TYPE_CHECKING:
     from genie._core.engine import Engine
+    from genie.replay.flow import FlowProgram
     from genie.replay.gpu import GpuModel
     from genie.replay.plan import Plan
     from genie.replay.templates import Template
@@ -33,6 +35,7 @@ class ShardProgram:
         window: FIFO steps in flight on a connection.
         windows: Messages in flight, one uint8 a stream.
         times: Its share of the GPU-time model.
+        tail_ns: Time after the last stream (flow level), ns.
     """
 
     streams: npt.NDArray[np.void]
@@ -40,6 +43,29 @@ class ShardProgram:
     window: int
     windows: npt.NDArray[np.uint8]
     times: ProgramTimes
+    tail_ns: int = 0
+
+    def add_to(self, engine: Engine) -> int:
+        """Give the program to an engine and return its id there."""
+        times = self.times
+        engine.set_gpu(
+            copy_bytes_per_ns=times.copy_gbps,
+            reduce_bytes_per_ns=times.reduce_gbps,
+            receive_bytes_per_ns=times.receive_gbps,
+            move_ns=times.move_ns,
+            start_ns=times.start_ns,
+            send_ns=times.send_ns,
+            early=times.early,
+            gap_ns=times.gap_ns,
+        )
+        engine.set_local(latency_ns=times.local_ns, bytes_per_ns=times.local_gbps)
+        return engine.add_program(
+            self.streams,
+            self.ops,
+            window=self.window,
+            windows=self.windows,
+            tail_ns=self.tail_ns,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +83,7 @@ class Shard:
         connection_ids: Their numbers in the plan.
         joint: Of each communicator, whether it runs joint collectives only (`joint_collectives`);
             empty in a worker, where only the network decides.
+        flow: Whether programs between hosts are flows (`genie.replay.flow`).
     """
 
     worker: int
@@ -68,6 +95,7 @@ class Shard:
     connections: npt.NDArray[np.void]
     connection_ids: npt.NDArray[np.uint32]
     joint: tuple[bool, ...] = ()
+    flow: bool = False
 
     def engine(self, clock: str = "wall", **options: Any) -> Engine:
         """Return an engine with this shard's communicators, programs, ranks and connections.
@@ -80,23 +108,10 @@ class Shard:
 
         engine = Engine(clock=clock, **options)
         for i, (_, members, _) in enumerate(self.communicators):
-            engine.add_communicator(members, joint=bool(self.joint) and self.joint[i])
+            joint = bool(self.joint) and self.joint[i]
+            engine.add_communicator(members, joint=joint, together=self.flow)
         for program in self.programs:
-            times = program.times
-            engine.set_gpu(
-                copy_bytes_per_ns=times.copy_gbps,
-                reduce_bytes_per_ns=times.reduce_gbps,
-                receive_bytes_per_ns=times.receive_gbps,
-                move_ns=times.move_ns,
-                start_ns=times.start_ns,
-                send_ns=times.send_ns,
-                early=times.early,
-                gap_ns=times.gap_ns,
-            )
-            engine.set_local(latency_ns=times.local_ns, bytes_per_ns=times.local_gbps)
-            engine.add_program(
-                program.streams, program.ops, window=program.window, windows=program.windows
-            )
+            program.add_to(engine)
         for rank in self.ranks:
             engine.add_rank(
                 rank.rank,
@@ -200,8 +215,16 @@ class Shard:
 _RANK_ARRAYS = tuple(f.name for f in fields(RankPlan) if f.name not in ("rank", "names"))
 
 
-def make_shard(plan: Plan, worker: int | None) -> Shard:
-    """Return the part of `plan` that host `worker` runs (None: all of it)."""
+def make_shard(
+    plan: Plan, worker: int | None, flows: Sequence[FlowProgram | None] | None = None
+) -> Shard:
+    """Return the part of `plan` that host `worker` runs (None: all of it).
+
+    Args:
+        plan: The plan.
+        worker: Index of the host.
+        flows: Of each template, what runs in its place at the flow level.
+    """
     host_of = np.asarray(plan.cluster.host_of, np.int32)
     mine = [r for r in plan.ranks if worker is None or host_of[r.rank] == worker]
     used = (
@@ -216,6 +239,20 @@ def make_shard(plan: Plan, worker: int | None) -> Shard:
     programs = []
     for index in used.tolist():
         template = plan.templates[index]
+        flow = None if flows is None else flows[index]
+        if flow is not None:
+            made = flow.program
+            programs.append(
+                ShardProgram(
+                    made.streams,
+                    made.ops,
+                    made.window,
+                    made.windows,
+                    ProgramTimes(),
+                    flow.tail_ns,
+                )
+            )
+            continue
         program = template.program
         programs.append(
             ShardProgram(
@@ -223,7 +260,7 @@ def make_shard(plan: Plan, worker: int | None) -> Shard:
                 ops=program.ops,
                 window=program.window,
                 windows=program.windows,
-                times=_times(gpu, template),
+                times=program_times(gpu, template),
             )
         )
     ids = np.arange(plan.connections.size, dtype=np.uint32)
@@ -241,6 +278,7 @@ def make_shard(plan: Plan, worker: int | None) -> Shard:
         connections=plan.connections[ids],
         connection_ids=ids,
         joint=joint_collectives(plan) if worker is None else (),
+        flow=flows is not None,
     )
 
 
@@ -268,7 +306,7 @@ _JOINT_KINDS = (
 _LOOK_AT = 256
 
 
-def _times(gpu: GpuModel, template: Template) -> ProgramTimes:
+def program_times(gpu: GpuModel, template: Template) -> ProgramTimes:
     """Return what the GPU-time model gives one template."""
     from genie.replay.nccl.program import INTRA, SEND
 

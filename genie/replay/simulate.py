@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 import sys
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from genie import checks
 from genie.errors import InputError
@@ -15,6 +17,7 @@ from genie.replay.assemble import assemble, plan_manifest
 from genie.replay.network import Network
 from genie.replay.plan import Plan
 from genie.replay.plan import plan as make_plan
+from genie.replay.shard import make_shard
 
 if TYPE_CHECKING:
     from genie._core.engine import Engine
@@ -42,8 +45,10 @@ def simulate(
     gpu: GpuModel | None = None,
     progress: Callable[[int, int], None] | None = None,
     log_messages: bool = True,
+    log_ranks: Sequence[int] | None = None,
+    level: Literal["message", "flow"] = "message",
 ) -> Recording:
-    """Run a trace on a model network and return what happened, exact and repeatable.
+    """Run a trace on a model network and return what happened, repeatable to the nanosecond.
 
     Args:
         trace: From `genie.load`, or a `Plan`.
@@ -56,7 +61,12 @@ def simulate(
         compute: Roofline for compute nodes without a duration.
         gpu: GPU-time model.
         progress: Called with (nodes done, nodes in all) about every 100 ms.
-        log_messages: Keep the `messages` table.
+        log_messages: Keep the `messages` table (about 95 bytes a message while it is made).
+        log_ranks: Ranks whose operations and messages are kept; None = all. Step times are those
+            of all ranks in any case.
+        level: "message": NCCL's messages, each by itself. "flow": one flow a channel and peer of
+            each collective between hosts (`genie.replay.flow`), approximate, for jobs of 10 000
+            ranks and more; it keeps no `messages` table.
 
     Raises:
         GenieError: As `genie.plan`; also when a failed link leaves work that cannot end.
@@ -75,17 +85,47 @@ def simulate(
     else:
         made = make_plan(trace, cluster, nccl=nccl, compute=compute, gpu=gpu)
     network = Network() if network is None else network
-    shard = made.shard()
+    if level not in ("message", "flow"):
+        raise InputError(f'level is "message" or "flow", not {level!r}')
+    if log_ranks is not None:
+        outside = [rank for rank in log_ranks if not 0 <= rank < made.world_size]
+        if outside:
+            raise InputError(f"log_ranks names rank {outside[0]} of {made.world_size}")
+    flows = None
+    if level == "flow":
+        from genie.replay.flow import flow_programs
+
+        flows = flow_programs(made, network)
+        log_messages = False
+    shard = make_shard(made, None, flows)
     engine = shard.engine(clock="virtual")
-    _set_network(engine, made, network)
+    set_links(engine, made.connections, made, network)
     status = engine.run(
         iterations=iterations,
         warmup=warmup,
         time_scale=time_scale,
         progress=progress,
         log_messages="network" if log_messages else "none",
+        log_ranks=log_ranks,
     )
-    return _record(made, network, shard, engine, status, iterations, warmup, time_scale)
+    more: dict[str, Any] = {
+        "level": level,
+        "approximate": level == "flow",
+        "log_messages": log_messages,
+    }
+    if level == "flow":
+        more["approximation"] = FLOW_ERROR
+    if log_ranks is not None:
+        more["log_ranks"] = [int(rank) for rank in log_ranks]
+        more["steps"] = [list(row) for row in engine.steps()]
+    return _record(
+        made,
+        network,
+        shard,
+        engine,
+        status,
+        more | {"iterations": iterations, "warmup": warmup, "time_scale": time_scale},
+    )
 
 
 def check_run(iterations: int, warmup: int, time_scale: float) -> None:
@@ -99,18 +139,37 @@ def check_run(iterations: int, warmup: int, time_scale: float) -> None:
     checks.real("time_scale", time_scale, 0, 1e6)
 
 
-def _set_network(engine: Engine, plan: Plan, network: Network) -> None:
-    """Give the engine one link out of and one into every NIC that the plan uses."""
+#: What `level="flow"` says about itself; measured, docs/simulate.md has the table.
+FLOW_ERROR = "flow level"
+
+
+def set_links(
+    engine: Engine,
+    table: npt.NDArray[np.void],
+    plan: Plan,
+    network: Network,
+    *,
+    events: bool = True,
+) -> None:
+    """Give the engine one link out of and one into every NIC that its connections use.
+
+    Args:
+        engine: Has the connections already.
+        table: Its `connections.CONN` rows.
+        plan: Says where ranks are and what a NIC does.
+        network: Rates, latency and changes.
+        events: Whether the changes happen.
+    """
     from genie._core.engine import NETWORK_EVENT
     from genie._core.links import nic_links
 
     gbps = plan.cluster.nic_gbps if network.nic_gbps is None else network.nic_gbps
     rate = _rate(plan, network)
     host_of = np.asarray(plan.cluster.host_of, np.int32)
-    links = nic_links(plan.connections, host_of, rate, network.latency_ns)
+    links = nic_links(table, host_of, rate, network.latency_ns)
     index = {name: i for i, name in enumerate(links["names"])}
     changes = []
-    for event in network.events:
+    for event in network.events if events else ():
         _check_nic(plan, event.host, event.nic)
         for side in ("tx", "rx"):
             # A NIC that carries nothing has no link: changing it changes nothing.
@@ -146,15 +205,16 @@ def _record(
     shard: Any,
     engine: Engine,
     status: str,
-    iterations: int,
-    warmup: int,
-    time_scale: float,
+    more: dict[str, Any],
 ) -> Recording:
     """Return the Recording of a finished engine."""
     from genie.replay.provenance import provenance
     from genie.replay.recording import Recording
 
-    found, labels = assemble(shard, engine.ops(), engine.messages(), engine.connections())
+    found, labels = assemble(
+        shard, engine.ops(), engine.messages(), engine.connections(), engine.forget_messages
+    )
+    health = engine.health()
     complete = status == "done"
     warnings = list(plan.warnings)
     lost_ops, lost_messages = engine.dropped
@@ -180,10 +240,15 @@ def _record(
             "complete": complete,
             "incomplete": "" if complete else f"simulation {status}",
             "warnings": warnings,
-            "iterations": iterations,
-            "warmup": warmup,
-            "time_scale": time_scale,
             "transport": "sim",
+            "simulation": {
+                "events": health["events"],
+                "joint_runs": health["joint_runs"],
+                "joint_hits": health["joint_hits"],
+                "wall_ns": health["wall_ns"],
+                "cpu_ns": health["cpu_user_ns"] + health["cpu_system_ns"],
+                "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            },
             "network": {
                 "nic_gbps": network.nic_gbps or float(plan.cluster.nic_gbps),
                 "latency_ns": network.latency_ns,
@@ -193,5 +258,6 @@ def _record(
             "endpoints": [],
             "devices": [],
         }
+        | more
     )
     return Recording(found, manifest, labels)
