@@ -24,7 +24,7 @@ import tomllib
 
 import genie
 from genie.commands.common import parse_cluster
-from genie.replay.gpu import GpuModel
+from genie.replay.gpu import GpuModel, parameters
 from genie.workload.generate import prepare
 from genie.workload.job import Workload
 from genie.workload.shapes import attention_flops, model_flops
@@ -70,6 +70,8 @@ def prepared(name: str, row: dict[str, Any], **settings: Any) -> Workload:
     return job
 
 
+#: GPU: key of its generation in genie/data/gpu.json.
+GENERATIONS = {"a100": "80", "h100": "90", "h800": "90", "h200": "90", "b200": "100"}
 Change = Callable[[genie.Network], genie.Network]
 
 
@@ -86,15 +88,16 @@ def simulated_s(
     """
     cluster = parse_cluster(row["cluster"])
     assert cluster is not None
-    # What NCCL's search found for a channel inside a host, shared by the channels it made of it.
-    ring = cluster.graphs["ring"]
-    channel = ring.n_channels * ring.bw_intra / len(cluster.channels)
+    gpu = GpuModel()
+    if nvlink != 1.0:
+        row_ = parameters()["generations"][GENERATIONS[job.spec.hardware.gpu]]
+        gpu = GpuModel(nvlink_gbps=nvlink * row_["nvlink_gbps"])
     usual = genie.Network(nic_gbps=cluster.nic_gbps)
     with tempfile.TemporaryDirectory() as folder:
         trace = genie.load(job.write(folder), names=False)
         recording = genie.simulate(
             trace, cluster, log_messages=False, network=network(usual) if network else usual,
-            gpu=GpuModel(nvlink_gbps=channel * nvlink),
+            gpu=gpu,
         )  # fmt: skip
     if not recording.complete:
         raise SystemExit(f"{job.spec.name}: incomplete")

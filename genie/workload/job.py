@@ -87,14 +87,15 @@ class Workload:
 
     def content(self, rank: int) -> bytes:
         """Return the content of a rank's `.et` file; cheaper than `rank` for ranks alike."""
-        if self.part is not None or not shares_nodes(self.spec):
+        if not shares_nodes(self.spec):
             return self.rank(rank).to_bytes()
-        stage = self.layout.coordinates(rank)["pp"]
+        whole = rank if self.part is None else self.part.kept[rank]
+        stage = self.layout.coordinates(whole)["pp"]
         template = self._templates.get(stage)
         if template is None:
-            template = Template(self.rank(rank), self.layout, rank)
+            template = Template(self.rank(rank), self.layout, whole, self.part)
             self._templates[stage] = template
-        return template.to_bytes(rank)
+        return template.to_bytes(whole)
 
     def write(
         self,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from genie.trace import Builder
 from genie.workload.layout import Layout
+from genie.workload.part import Part
 from genie.workload.spec import Spec
 
 
@@ -23,11 +24,14 @@ def shares_nodes(spec: Spec) -> bool:
 class Template:
     """The nodes of every rank of one stage."""
 
-    def __init__(self, builder: Builder, layout: Layout, rank: int) -> None:
-        """Take the nodes of one rank of the stage."""
+    def __init__(
+        self, builder: Builder, layout: Layout, rank: int, part: Part | None = None
+    ) -> None:
+        """Take the nodes of one rank of the stage; peers are numbered as in `part`."""
         from genie.trace.schema import Node
 
         self._layout = layout
+        self._part = part
         kinds: dict[str, str] = {}
         for kind in layout.kinds():
             group = layout.group(kind, rank)
@@ -57,7 +61,8 @@ class Template:
                 # What the world's communicator carries goes between pipeline stages.
                 group = layout.group(kind or "pp", rank)
                 assert group is not None
-                place = group.members.index(place) - group.members.index(rank)
+                old = place if part is None else part.kept[place]
+                place = group.members.index(old) - group.members.index(rank)
             plain = Node()
             plain.CopyFrom(node)
             del plain.attr[:]
@@ -91,7 +96,8 @@ class Template:
             group = self._layout.group(kind or "pp", rank)
             assert group is not None
             at = (group.members.index(rank) + place) % group.size
-            node.attr.add(name=peer).int32_val = group.members[at]
+            to = group.members[at]
+            node.attr.add(name=peer).int32_val = self._part.number(to) if self._part else to
         return bytes(node.SerializeToString())
 
 

@@ -83,6 +83,18 @@ def test_one_replica_has_no_traffic_with_others() -> None:
     }  # fmt: skip
 
 
+def test_what_is_written_is_what_the_rank_does() -> None:
+    # Ranks of a stage are encoded once; one of them alone gives the same nodes.
+    settings = {"dp": 4, "tp": 2, "pp": 2, "zero": 1, "replicas": 2}
+    job, again = prepare(spec(DENSE), **settings), prepare(spec(DENSE), **settings)
+    for rank in range(job.world_size):
+        content = job.content(rank)
+        assert prepare(spec(DENSE), **settings).content(rank) == content
+    trace, last = workload(spec(DENSE), **settings), again.world_size - 1
+    peers = {int(p) for p in trace.ranks[last].peer if p >= 0}
+    assert peers == {last - 4}
+
+
 def test_all_replicas_are_the_job() -> None:
     job, same = prepare(spec(DENSE), dp=2), prepare(spec(DENSE), dp=2, replicas=2)
     assert same.part is None and same.content(1) == job.content(1)
