@@ -207,7 +207,7 @@ def compare(
                 health = {
                     column: float(np.nanmax(side.health[column]))
                     for column in side.health.dtype.names or ()
-                    if column.endswith("_ns") or column == "host_cpu_busy"
+                    if column.endswith("_ns") or column.startswith("host_cpu")
                 }
     ours, other = _brought_together(*sides)
     tried = {

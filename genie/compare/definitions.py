@@ -107,6 +107,11 @@ METRICS: tuple[Metric, ...] = (
            ("poll_gap_p50_ns", "poll_gap_p99_ns", "poll_gap_max_ns")),
     Metric("clock bound", "Health: bound on the error of the clocks' correction, and what was "
            "corrected.", ("clock_bound_ns", "clock_offset_ns")),
-    Metric("CPU load", "Health: the worst worker's time, its CPU time, and how busy its host was "
-           "(0 to 1).", ("host_cpu_busy", "wall_ns", "cpu_user_ns", "cpu_system_ns")),
+    Metric(
+        "CPU load",
+        "Health: the worst worker's time, its CPU time, how long it waited for a CPU, and how "
+        "busy its host and how stolen its CPU time was (0 to 1).",
+        ("host_cpu_busy", "host_cpu_steal", "wall_ns", "cpu_user_ns", "cpu_system_ns",
+         "cpu_wait_ns"),
+    ),
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import mmap
 import os
 import re
@@ -16,6 +17,8 @@ from genie.errors import TraceError
 from genie.trace.gunzip import MAGIC, TooLargeError, gunzip, most_unpacked
 
 RANK_FILE = re.compile(r"(?P<prefix>.+)\.(?P<rank>[0-9]+)\.(?P<kind>et|eg|json)(?:\.gz)?")
+#: Bytes at the beginning of a file by which its form is known.
+_HEAD = 1 << 16
 MOST_RANKS_MISSING = 4096
 
 
@@ -195,6 +198,19 @@ def _choose(
     return chosen
 
 
+def _is_host_trace(file: Path) -> bool:
+    """Return whether a file begins as an execution trace of PyTorch's host side does."""
+    try:
+        with open(file, "rb") as opened:
+            head = opened.read(_HEAD)
+        if head[:2] == MAGIC:
+            with gzip.open(file) as unpacked:
+                head = unpacked.read(_HEAD)
+    except (OSError, EOFError, zlib.error):
+        return False
+    return head.lstrip()[:1] == b"{" and b'"schema"' in head and b'"nodes"' in head
+
+
 def _in_folder(folder: Path) -> FileSet:
     sets = _sets(folder)
     prefixes = [name for name, kinds in sets.items() if "et" in kinds] or list(sets)
@@ -216,6 +232,13 @@ def _in_folder(folder: Path) -> FileSet:
     if len(files) == 1:
         return FileSet(folder, files[0].name, {0: files[0]})
     found = f"it holds {_listed(file.name for file in files)}" if files else "it is empty"
+    hosts = sum(_is_host_trace(file) for file in files)
+    if hosts:
+        found += (
+            f"; {hosts} of them are PyTorch host traces, which have neither durations nor the "
+            "GPU's order: give the folder of their Kineto profiles, or link and convert them to "
+            ".et (chakra_trace_link, chakra_converter)"
+        )
     raise TraceError(f"no <prefix>.<rank>.et files in {folder}: {found}", path=str(folder))
 
 

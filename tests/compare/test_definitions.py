@@ -12,6 +12,7 @@ from corpus_data import ROOT
 from genie.compare.definitions import METRICS
 from genie.compare.report import render
 from genie.compare.text import WORDS
+from genie.replay import tables
 
 NAMES = {metric.name for metric in METRICS}
 KEYS = {key for metric in METRICS for key in metric.keys}
@@ -57,6 +58,12 @@ def test_every_key_of_the_json_belongs_to_a_metric() -> None:
         keys |= leaves(document[level])
     assert keys - {"kind", "communicator", "band"} - KEYS == set()
     assert set(document["critical_path_ns"]["replay"]) == {"compute", "communication", "idle"}
+
+
+def test_every_column_of_health_that_is_compared_belongs_to_a_metric() -> None:
+    names = [name for name in tables.HEALTH.names if name.endswith("_ns") or "host_cpu" in name]
+    assert set(names) <= KEYS
+    assert len(names) > 8
 
 
 class Tables(HTMLParser):

@@ -9,7 +9,7 @@ import pytest
 
 import genie
 from compare.build import all_reduce, kernel, kineto
-from corpus_data import corpus
+from corpus_data import CORPUS, corpus
 from genie.errors import TraceError
 from genie.trace.kinds import Kind
 
@@ -96,6 +96,31 @@ def test_dlrm_profile_is_replayable() -> None:
     assert len(found.pairs) == 8
 
 
+def test_every_folder_of_these_kinds_runs_to_its_end_or_is_refused() -> None:
+    """Folders that the tests do not name, too; never is it an error of another kind."""
+    corpus("pt-dlrm8-kineto")
+    replayable = []
+    for folder in sorted(CORPUS.iterdir()):
+        if folder.name[:3] not in ("pt-", "kn-"):
+            continue
+        try:
+            trace = genie.load(folder)
+            trace.check()
+        except TraceError as error:
+            assert folder.name in str(error)
+            continue
+        # Two hosts where the ranks divide, so that messages cross.
+        hosts = 2 if trace.world_size % 2 == 0 else 1
+        cluster = genie.Cluster.local(hosts, trace.world_size // hosts)
+        recording = genie.simulate(trace, cluster)
+        assert recording.complete
+        assert len(recording.ops) == sum(rank.n for rank in trace.ranks)
+        assert (recording.ops["end_ns"] >= recording.ops["start_ns"]).all()
+        assert (recording.messages["status"] == 0).all()
+        replayable.append(folder.name)
+    assert "pt-dlrm8-kineto" in replayable
+
+
 @pytest.mark.parametrize(
     ("name", "why"),
     [
@@ -105,6 +130,10 @@ def test_dlrm_profile_is_replayable() -> None:
         ("kn-hta-nccl-meta", "missing: rank 1"),
         ("kn-hta-sampled2", "missing: rank 2"),
         ("kn-mi300-ddp", "a Kineto profile without an NCCL kernel"),
+        ("pt-dlrm8-et", "8 of them are PyTorch host traces, which have neither durations"),
+        ("pt-dlrm8-plus", "8 of them are PyTorch host traces, which have neither durations"),
+        ("pt-pt2", "a PyTorch host trace .* it has neither durations"),
+        ("pt-resnet2gpu-103", "a PyTorch host trace .* it has neither durations"),
     ],
 )
 def test_profiles_that_cannot_be_replayed(name: str, why: str) -> None:
