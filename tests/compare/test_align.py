@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import genie
-from compare.build import truth
+from compare.build import all_reduce, kernel, kineto, truth
 from compare.runs import simulated
 from corpus_data import ROOT
 from genie.compare.align import HOW, align
@@ -16,6 +18,8 @@ from genie.compare.clocks import offsets, on_one_clock
 from genie.compare.comparison import compare
 from genie.compare.instances import instances
 from genie.compare.periods import with_iterations
+from genie.compare.truth.load import load_truth
+from genie.compare.truth.model import Truth
 from genie.errors import CompareError, NothingMatchedError
 
 
@@ -272,3 +276,46 @@ def test_extra_collective_in_the_middle_leaves_the_others_matched() -> None:
     assert sorted(found.pairs["nbytes"].tolist()) == [100, 200, 300, 400]
     assert [HOW[h] for h in found.pairs["how"]] == ["identity", "identity", "order", "order"]
     assert found.only_truth == {"all_reduce of 999 B: the other side has none": [2]}
+
+
+def test_profiles_of_seven_ranks_with_clocks_and_ids_of_their_own(tmp_path: Path) -> None:
+    """Rank 3 of 8 is lost, ids differ by rank, clocks are apart, rank 5 comes late each time."""
+    for rank in range(8):
+        if rank == 3:
+            continue
+        events: list[dict[str, object]] = []
+        for i in range(3):
+            own = 1000 * rank + 17 * i
+            end = 1000.0 * (i + 1) + 250.0 * rank  # us, on a clock 250 us a rank ahead
+            took = 40.0 if rank == 5 else 100.0
+            call = all_reduce(0, 1, elements=1024 << i, **{"External id": own})["args"]
+            events.append({"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "tid": 1,
+                           "ts": 1, "dur": 1, "args": call})  # fmt: skip
+            events.append(kernel("ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)", end - took, took,
+                                 **{"External id": own, "correlation": own}))  # fmt: skip
+        kineto(tmp_path / f"rank{rank}.json", events, rank)
+    other = load_truth(tmp_path)
+    found = compare(truth(run([4096, 8192, 16384], ranks=8)), other)
+    assert [HOW[h] for h in found.pairs["how"]] == ["identity"] * 3
+    # The transfer begins when rank 5 is there; the others waited 60 us, the mean over 7 is 360 / 7.
+    assert found.pairs["truth_ns"].tolist() == [40_000] * 3
+    assert found.alignment.truth["wait_ns"] == pytest.approx(60_000 * 6 / 7)
+    notes = " ".join((*found.alignment.notes, *found.truth.notes))
+    assert "the truth lacks ranks 3: waiting and step time of those ranks are not judged" in notes
+    assert "clocks of 7 ranks aligned by ends of collectives: largest offset 1.75 ms" in notes
+    assert "metadata taken from the CPU operation: 21 operations" in notes
+
+
+def test_communicators_of_one_name_but_other_ranks_are_not_mixed() -> None:
+    """Two groups call at the same place and size; each pair is of one group."""
+
+    def both(first: int, second: int) -> Truth:
+        rows = [row | {"communicator": "a"} for row in run([100], factor=first)]
+        rows += [
+            row | {"communicator": "b", "rank": int(str(row["rank"])) + 2}
+            for row in run([100], factor=second)
+        ]
+        return truth(rows, communicators={"a": (0, 1), "b": (2, 3)})
+
+    found = align(both(1, 4), both(2, 2))
+    assert sorted(found.pairs["error"].tolist()) == [-0.5, 1.0]
