@@ -7,6 +7,7 @@ import gzip
 import mmap
 import os
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
