@@ -10,6 +10,7 @@ A model, for jobs of 10 000 ranks and more. What it keeps and what it leaves out
   longer than the flows when the call has the network for itself. It is measured by running both,
   once for each distinct call. Calls of more than `ISOLATED_LIMIT` messages, and uneven all_to_all
   (each a call of its own), get an estimate instead: rounds x (latency + announcement + GPU time).
+* A rank that only sends does not wait for its flows, its receivers do.
 * Collectives inside a host are exact (`genie._core`, joint communicators).
 
 So an undisturbed collective with equal starts takes exactly its message-level time; the error

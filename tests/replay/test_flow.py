@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import genie
+from genie.commands.simulate import parse_ranks
 from genie.errors import InputError
 from genie.replay.flow import flow_program
 from genie.trace import Builder, Coll, Kind, write
@@ -102,3 +103,30 @@ def test_bad_levels_and_ranks_are_refused(tmp_path):
         genie.simulate(plan, level="packet")
     with pytest.raises(InputError, match="rank 16 of 16"):
         genie.simulate(plan, log_ranks=[0, 16])
+
+
+def test_ranks_are_named_as_ranges():
+    assert parse_ranks("0-3,16,2") == [0, 1, 2, 3, 16]
+    assert parse_ranks(None) is None
+    with pytest.raises(InputError, match="--log-ranks '3-x'"):
+        parse_ranks("3-x")
+
+
+def test_an_uneven_all_to_all_takes_rounds_of_latency(tmp_path):
+    # Every rank sends to the next one only; estimated, as each call is another one.
+    ranks, nbytes = 16, 4 << 20
+
+    def rank(r):
+        b = Builder()
+        out, into = np.zeros((2, ranks), np.int64)
+        out[(r + 1) % ranks], into[(r - 1) % ranks] = nbytes, nbytes
+        b.node(Kind.COMM_COLL, "a", coll=Coll.ALL_TO_ALL, nbytes=nbytes, splits=(out, into))
+        return b
+
+    write(tmp_path, "t", (rank(r) for r in range(ranks)))
+    plan = genie.plan(genie.load(tmp_path), genie.Cluster.preset("h100x8", hosts=2))
+    exact, flow = (genie.simulate(plan, level=level) for level in ("message", "flow"))
+    assert exact.complete and flow.complete
+    # Rank 8 receives from the other host: a flow is not faster than its NIC.
+    end = flow.ops["end_ns"][flow.ops["rank"] == 8][0]
+    assert nbytes / plan.cluster.nic_gbps < end < 2 * exact.ops["end_ns"].max()
