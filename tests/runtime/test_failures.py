@@ -80,6 +80,8 @@ class Command:
             if len(threads) == len(self.workers) and min(threads) >= 9:
                 time.sleep(1.0)
                 return
+            if self.process.poll() is not None:
+                raise AssertionError(f"it ended before it began: {self.process.communicate()}")
             time.sleep(0.05)
         raise AssertionError("the run did not begin")
 
