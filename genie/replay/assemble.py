@@ -37,6 +37,7 @@ def assemble(
     """
     ops = tables.empty("ops", ops_log.size)
     names: dict[str, int] = {}
+    codes_of: dict[int, npt.NDArray[np.int32]] = {}
     for name in ("rank", "iteration", "ready_ns", "start_ns", "end_ns"):
         ops[name] = ops_log[name]
     ops["name"], ops["communicator"], ops["dtype"] = -1, -1, -1
@@ -48,9 +49,11 @@ def assemble(
     for rank, first, end in zip(shard.ranks, firsts, ends, strict=True):
         rows = by_rank[first:end]
         node = ops_log["node"][rows]
-        codes = np.fromiter(
-            (names.setdefault(name, len(names)) for name in rank.names), np.int32, rank.n
-        )
+        if id(rank.names) not in codes_of:  # ranks of one kind share the list
+            codes_of[id(rank.names)] = np.fromiter(
+                (names.setdefault(name, len(names)) for name in rank.names), np.int32, rank.n
+            )
+        codes = codes_of[id(rank.names)]
         ops["name"][rows] = codes[node]
         ops["node"][rows] = rank.node_id[node]
         for name in ("kind", "nbytes", "communicator", "seq", "peer", "stream", "dtype"):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,7 @@ class RankPlanner:
         self._templates = templates
         self._compute = compute
         self._splits: dict[tuple[int, int], npt.NDArray[np.int64]] = {}
+        self._shared = _Shared()
 
     def plan(self, rank: int) -> RankPlan:
         """Return the plan of one rank.
@@ -136,7 +137,7 @@ class RankPlanner:
         )
         communication = np.isin(kind, (Kind.COMM_COLL, Kind.COMM_SEND, Kind.COMM_RECV))
         self._communications(source, made, order[communication[order]])
-        return made
+        return self._shared.rank(made)
 
     def _communications(
         self, source: RankTrace, made: RankPlan, nodes: npt.NDArray[np.int64]
@@ -230,6 +231,31 @@ class RankPlanner:
                 rows.append(np.asarray(other.split_lists[index][0], np.int64))
             self._splits[key] = np.stack(rows)
         return self._splits[key]
+
+
+class _Shared:
+    """Columns that ranks have in common, as those of one pipeline stage, in memory once."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[str, int, int], npt.NDArray[Any]] = {}
+        self._names: dict[int, list[str]] = {}
+
+    def rank(self, made: RankPlan) -> RankPlan:
+        """Return the plan with each column replaced by an equal one that is known already."""
+        columns = {
+            f.name: self._array(getattr(made, f.name))
+            for f in fields(RankPlan)
+            if f.name not in ("rank", "names")
+        }
+        names = self._names.setdefault(hash("\0".join(made.names)), made.names)
+        if names != made.names:
+            names = made.names
+        return RankPlan(rank=made.rank, names=names, **columns)
+
+    def _array(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        key = (array.dtype.str, array.size, hash(array.tobytes()))
+        known = self._arrays.setdefault(key, array)
+        return known if np.array_equal(known, array) else array
 
 
 def _positions(groups: npt.NDArray[np.int32]) -> npt.NDArray[np.int64]:
