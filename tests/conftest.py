@@ -21,6 +21,14 @@ settings.load_profile("genie-ci" if os.environ.get("CI") else "genie")
 REAL_TIME = ("tests/runtime", "tests/tcp", "tests/verbs", "tests/cli", "tests/engine/test_wall")
 
 
+def pytest_addoption(parser):
+    """RDMA devices of this machine, for the tests that otherwise run in a guest."""
+    parser.addoption(
+        "--device", action="append", default=[], metavar="NAME",
+        help="a real RDMA device of this machine (mlx5_0); give two, joined by a network",
+    )  # fmt: skip
+
+
 def pytest_collection_modifyitems(items):
     """Run a real-time test that fails once more; pytest's summary counts these reruns."""
     for item in items:

@@ -31,13 +31,17 @@ def rig() -> ModuleType:
     return module
 
 
-def in_guest(script: str, *arguments: object, devices: int, mods: str = "", **options: Any) -> str:
-    """Run a Python file of this folder in a guest with devices; return its output."""
+def in_guest(
+    script: str, *arguments: object, devices: int, mods: str = "", then: str = "", **options: Any
+) -> str:
+    """Run a Python file of this folder (and another) in a guest with devices; its output."""
     words = " ".join(str(argument) for argument in arguments)
     command = (
         f". tests/rig/devices.sh; devices {devices}; mods {mods}; "
         f"{sys.executable} tests/verbs/{script} {words}"
     )
+    if then:
+        command += f" && {sys.executable} {then}"
     result = rig().run(
         command,
         env={"PYTHONPATH": str(Path(genie.__file__).parents[1])},

@@ -13,7 +13,9 @@ from genie.trace import Builder, Coll, Kind, write
 
 PROTOCOLS = ("LL", "LL128", "Simple")
 RING_KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
-P2P_KINDS = ("all_to_all", "gather", "scatter")
+P2P_KINDS = ("all_to_all", "gather", "scatter", "send")
+#: One way to run them, NCCL's own choice.
+CHOSEN_KINDS = ("reduce_scatter_block", "barrier")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Combination:
 
     def trace_bytes(self, ranks: int) -> int:
         """What the trace says: the whole input of what spreads it, else as the call."""
-        whole = self.kind in ("reduce_scatter", "all_to_all", "scatter")
+        whole = self.kind in ("reduce_scatter", "reduce_scatter_block", "all_to_all", "scatter")
         return 4 * self.count * (ranks if whole else 1)
 
     def cost_bytes(self, ranks: int) -> int:
@@ -47,7 +49,7 @@ def combinations(algorithms: dict[str, tuple[str, ...]]) -> list[Combination]:
             only_simple = algorithm in ("PAT", "NVLSTree")
             for protocol in PROTOCOLS[2:] if only_simple else PROTOCOLS:
                 found.append(Combination(kind, 6000 + 64 * len(found), algorithm, protocol))
-    for kind in P2P_KINDS:
+    for kind in (*P2P_KINDS, *CHOSEN_KINDS):
         found.append(Combination(kind, 2000 + 64 * len(found)))
     return found
 
@@ -75,16 +77,29 @@ def choices_of(runs: Sequence[Combination], ranks: int) -> list[dict[str, Any]]:
 def write_trace(folder: Path, runs: Sequence[Combination], ranks: int) -> None:
     """Write the trace: the collectives one after the other on every rank."""
     made = []
-    for _ in range(ranks):
+    for number in range(ranks):
         rank = Builder()
         last: list[int] = []
         for run in runs:
+            if run.kind == "send":
+                # From the first rank to the last, which are on different hosts.
+                if number in (0, ranks - 1):
+                    node = rank.node(
+                        Kind.COMM_RECV if number else Kind.COMM_SEND,
+                        "recv" if number else "send",
+                        deps=last,
+                        nbytes=4 * run.count,
+                        peer=0 if number else ranks - 1,
+                        dtype="float32",
+                    )
+                    last = [node]
+                continue
             node = rank.node(
                 Kind.COMM_COLL,
                 f"{run.kind} {run.algorithm} {run.protocol}",
                 deps=last,
                 coll=Coll[run.kind.upper()],
-                nbytes=run.trace_bytes(ranks),
+                nbytes=None if run.kind == "barrier" else run.trace_bytes(ranks),
                 dtype="float32",
                 root=0,
             )
@@ -103,7 +118,14 @@ def expected(
     sequences: dict[tuple[int, int, int, bool], list[int]] = defaultdict(list)
     for run in runs:
         schedule = genie.schedule(
-            run.kind, count=run.count, dtype="float32", op="sum", cluster=cluster, nccl=nccl, root=0
+            run.kind,
+            count=None if run.kind == "barrier" else run.count,
+            dtype="float32",
+            op="sum",
+            cluster=cluster,
+            nccl=nccl,
+            root=0,
+            peer=cluster.n_ranks - 1 if run.kind == "send" else None,
         )
         if run.algorithm is not None:
             chosen = (schedule.choice.algorithm, schedule.choice.protocol)

@@ -12,7 +12,7 @@ import pytest
 import genie
 from genie.trace import Builder, Coll, Kind, write
 
-from .boot import in_guest
+from .boot import ROOT, in_guest
 from .driver import HERE, compile_c
 
 pytestmark = pytest.mark.rdma
@@ -23,7 +23,7 @@ WIRE = 65536 + 16 * (14 + 20 + 8 + 12 + 4) + 16 + 4
 #: The ACK of the message's CTS shares the way: BTH and AETH.
 ACK = 14 + 20 + 8 + 12 + 4 + 4
 SMALL = 8 + 14 + 20 + 8 + 12 + 4 + 16 + 4
-RING_BYTES = 4 << 20
+RING_BYTES, LINK = 1 << 20, 20e6
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def virtual(tmp_path_factory: pytest.TempPathFactory) -> Any:
     in_guest(
         "guest_virtual.py",
         folder,
+        compile_c(ROOT / "benchmarks/verbs_loop.c", "-libverbs"),
         devices=4,
         mods="sch_netem sch_prio cls_u32",
         shares=[str(folder)],
@@ -62,17 +63,25 @@ def test_sustained_rate(virtual: Any, rate: str) -> None:
 
 @pytest.mark.parametrize("rate", BITS)
 def test_single_message(virtual: Any, rate: str) -> None:
-    """A lone message takes its bytes' time and the software's: Soft-RoCE alone is about 25 us."""
+    """A lone message takes its bytes' time, what a bare C loop takes beside, and at most 6 us more.
+
+    Soft-RoCE copies a packet and computes its CRC before the first one leaves and after the last
+    one came: of a 64 KiB message that is a 4 KiB packet at either end, which the C loop shows.
+    """
     row = next(row for row in virtual[0]["rates"] if row["rate"] == rate)
     bit_ns = 1e9 / BITS[rate]
-    for text, wire, software in (("8", SMALL, 31_000), ("65536", WIRE, 45_000)):
-        extra = [took - (wire + ACK) * 8 * bit_ns for took in row["singles"][text]]
-        assert 15_000 < statistics.median(extra) < software, (text, extra)
+    for text, wire in (("8", SMALL), ("65536", WIRE)):
+        # The C loop has no CTS, so no ACK of one is on the way before its message.
+        ours = statistics.median(row["singles"][text]) - (wire + ACK) * 8 * bit_ns
+        bare = statistics.median(row["c"][text]) - wire * 8 * bit_ns
+        assert 15_000 < ours < bare + 6_000, (text, ours, bare)
+        if text == "8":
+            assert ours < 31_000
 
 
 def predicted(folder: Path, slow: float | None) -> int:
-    """What simulate says of the same all_reduce with links of 100 Mbit/s, one of them slower."""
-    rate = 100e6 / 8 / 1e9 * 65536 / WIRE
+    """What simulate says of the same all_reduce on links of 20 Mbit/s, one of them slower."""
+    rate = LINK / 8 / 1e9 * 65536 / WIRE
     network = genie.Network(nic_gbps=rate, latency_ns=25_000, cts_latency_ns=25_000)
     if slow is not None:
         network = network.degrade(2, 0, rate * slow)
@@ -90,10 +99,9 @@ def test_one_slow_link_slows_the_ring_by_the_predicted_factor(virtual: Any) -> N
     result, folder = virtual
     equal, slow = (result["slow_link"][name] for name in ("equal", "slow"))
     assert slow["time_ns"] == pytest.approx(predicted(folder, 0.25), rel=0.02)
-    # With equal links every hop's wake-up on the one shared core is on the critical path.
-    assert equal["time_ns"] == pytest.approx(predicted(folder, None), rel=0.06)
+    assert equal["time_ns"] == pytest.approx(predicted(folder, None), rel=0.02)
     factor = predicted(folder, 0.25) / predicted(folder, None)
-    assert slow["time_ns"] / equal["time_ns"] == pytest.approx(factor, rel=0.06)
+    assert slow["time_ns"] / equal["time_ns"] == pytest.approx(factor, rel=0.02)
     # The ring's links carry 2 (n - 1) / n of the buffer each.
     assert slow["nbytes"] == 4 * RING_BYTES * 6 // 4
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -63,7 +64,9 @@ class ProbeWorker:
         try:
             answer = ProbeAnswer(what, "", step())
         except (GenieError, OSError) as exc:
-            text = exc.message if isinstance(exc, GenieError) else exc.strerror or str(exc)
+            text = exc.message if isinstance(exc, GenieError) else str(exc)
+            if isinstance(exc, OSError) and exc.errno and not isinstance(exc, GenieError):
+                text = f"{exc.strerror}: {os.strerror(exc.errno)}"
             reasons = [f.reason for f in self._transport.failures()] if self._transport else []
             answer = ProbeAnswer(what, "; ".join([text, *reasons[:1]]), {})
         self._member.send(answer)
