@@ -193,7 +193,7 @@ def traffic_line(rec: Recording) -> str:
     sent = (messages["direction"] == 0) & (messages["posted_ns"] >= 0)
     sent &= messages["connection"] >= 0
     count, nbytes = int(sent.sum()), int(messages["nbytes"][sent].sum())
-    done = int((messages["status"][sent] == 0).sum())
+    done = int(((messages["status"] == 0) & (messages["completed_ns"] >= 0))[sent].sum())
     planned, planned_bytes = int(plan["messages"]) * runs, int(plan["nbytes"]) * runs
     if (done, count, nbytes) == (planned, planned, planned_bytes):
         return f"between hosts: all {count} messages sent, {format_size(nbytes)}, as planned"
