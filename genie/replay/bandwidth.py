@@ -45,6 +45,15 @@ def bus_factor(kind: str, n_ranks: int) -> float:
     return 1.0
 
 
+def bus_formula(kind: str) -> str:
+    """Return how `bus_factor` makes busbw of algbw, to stand beside the numbers."""
+    if kind == "all_reduce":
+        return "busbw = algbw x 2(n-1)/n"
+    if kind in WHOLE_BUFFER_KINDS:
+        return "busbw = algbw x (n-1)/n, size = that of all n parts"
+    return "busbw = algbw"
+
+
 @overload
 def algbw_gbps(nbytes: int, time_ns: float) -> float: ...
 @overload

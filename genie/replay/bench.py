@@ -14,7 +14,7 @@ import numpy as np
 
 from genie import checks
 from genie.errors import InputError, RecordError
-from genie.replay.bandwidth import WHOLE_BUFFER_KINDS, bus_factor
+from genie.replay.bandwidth import WHOLE_BUFFER_KINDS, bus_factor, bus_formula
 from genie.trace.kinds import Coll, Kind, dtype_bytes
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ class BenchResult:
         ax.set_xscale("log", base=2)
         ax.set_xlabel("size [B]")
         ax.set_ylabel("bus bandwidth [GB/s]")
+        ax.set_title(bus_formula(self.kind))
         ax.legend()
         return ax
 
@@ -279,6 +280,7 @@ def render(result: BenchResult) -> str:
     lines = [
         f"# genie bench {result.kind}: {result.n_ranks} ranks, warmup {result.warmup}, "
         f"iters {result.iterations}; bytes only, no arithmetic; both halves are one run",
+        f"# {bus_formula(result.kind)}",
         "#",
         f"#{'':>56}out-of-place{'':>24}in-place",
         f"#{'size':>11}{'count':>14}{'type':>10}{'redop':>8}{'root':>8}"

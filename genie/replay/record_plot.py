@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from genie import checks
+from genie.replay.bandwidth import bus_formula
 from genie.replay.tables import KINDS, N_COMM
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def _sizes(rec: Recording) -> int:
 def _busbw(rec: Recording, ax: Axes) -> Axes:
     rows = rec.collectives()
     rows = rows[(rows["iteration"] >= 0) & np.isfinite(rows["busbw"]) & (rows["nbytes"] > 0)]
+    formulas = {bus_formula(KINDS[kind]) for kind in np.unique(rows["kind"])}
     for kind in np.unique(rows["kind"]):
         mine = rows[rows["kind"] == kind]
         sizes = np.unique(mine["nbytes"])
@@ -51,7 +53,7 @@ def _busbw(rec: Recording, ax: Axes) -> Axes:
         ax.legend()
     ax.set_xlabel("size [B]")
     ax.set_ylabel("bus bandwidth [GB/s]")
-    ax.set_title("median and quartiles")
+    ax.set_title("\n".join(["median and quartiles", *sorted(formulas)]), fontsize="small")
     return ax
 
 
