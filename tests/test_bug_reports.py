@@ -1,4 +1,4 @@
-"""Public bug reports of trace replay, RDMA and comparison tools, and the tests that hold GENIE to them.
+"""Public bug reports of trace replay, RDMA and comparison tools, each with the tests of it.
 
 `REPORTS` maps a report's number to what goes wrong there and the tests of it; a test below makes
 sure that they exist. Reports that several parts share have their tests here.
