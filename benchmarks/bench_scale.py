@@ -173,7 +173,7 @@ def draw(folder):
     left.set_xscale("log", base=2)
     left.set_xticks(sorted({c["ranks"] for c in series[0][1]}))
     left.xaxis.set_major_formatter("{x:.0f}")
-    left.legend(frameon=False, fontsize=7)
+    left.legend(frameon=False, fontsize=7, loc="upper left")
     for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25)
