@@ -35,8 +35,8 @@ REFERENCE_FLOOR_S = 0.34
 NOTES = (
     "`msgspec decode only` turns the file into structs of ts, dur, name, cat and correlation and "
     f"stops there. Where the goal was set that took {REFERENCE_FLOOR_S} s, columns included; the "
-    "goal in seconds is given as set and, in brackets, for this machine: times (floor here / "
-    "floor there)."
+    "goal in seconds is given as set and, in brackets, for this machine: times (CPU time of the "
+    "floor here / floor there)."
 )
 
 
@@ -167,11 +167,11 @@ def _child(mode: str, path: str) -> dict[str, float]:
             return len(pd.DataFrame(events)[["ts", "dur", "name", "cat"]])
 
     before = _memory()
-    start = time.perf_counter()
+    cpu, start = time.process_time(), time.perf_counter()
     rows = work()
-    seconds = time.perf_counter() - start
+    seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    return {"seconds": seconds, "mb": peak / 1e6, "rows": float(rows)}
+    return {"seconds": seconds, "cpu": cpu, "mb": peak / 1e6, "rows": float(rows)}
 
 
 def _peers() -> Path:
@@ -224,7 +224,8 @@ def run() -> list[dict[str, Any]]:
         return (max(values) - min(values)) / statistics.median(values)
 
     rows: list[dict[str, Any]] = []
-    here = GOAL_S * of("floor", "seconds") / REFERENCE_FLOOR_S
+    # CPU time: other load on this machine must not loosen the goal.
+    here = GOAL_S * of("floor", "cpu") / REFERENCE_FLOOR_S
     seconds = f"<= {GOAL_S} s (here {here:.3g})"
     goals = {"hta": f">= {GOAL_HTA:g}x"}
     names = {

@@ -38,8 +38,8 @@ NOTES = (
     f"check, no text and ids for parents. It would take {REFERENCE_FLOOR_US:.3f} us/node on the "
     "machine on which the goals were set (perf.md's own scan took 0.0875 there, and takes 1.36 "
     "times as long as floor_trace.c where both were run); a goal in us/node is given as set and, "
-    "in brackets, for this machine: times (floor here / floor there). Our time includes mapping "
-    "the file and page faults, the floor's does not."
+    "in brackets, for this machine: times (CPU time of the floor here / floor there). Our time "
+    "includes mapping the file and page faults, the floor's does not."
 )
 
 
@@ -204,7 +204,8 @@ def _rows(samples: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
              "spread": spread}
         )  # fmt: skip
 
-    scale = _median(samples["floor"]) / REFERENCE_FLOOR_US if "floor" in samples else None
+    # CPU time: other load on this machine must not loosen a goal.
+    scale = _median(samples["floor"], "cpu") / REFERENCE_FLOOR_US if "floor" in samples else None
 
     def bound(us: float, why: str = "") -> str:
         here = "" if scale is None else f" (here {us * scale:.3g})"
