@@ -86,7 +86,11 @@ def simulated_s(
         network: Changes the network.
         nvlink: Factor on the bandwidth inside a host.
     """
-    cluster = parse_cluster(row["cluster"])
+    # As many hosts as the ranks that are generated fill.
+    preset, _, _ = row["cluster"].partition(":")
+    one = parse_cluster(f"{preset}:1")
+    assert one is not None
+    cluster = parse_cluster(f"{preset}:{-(-job.world_size // one.n_ranks)}")
     assert cluster is not None
     gpu = GpuModel()
     if nvlink != 1.0:
