@@ -191,24 +191,14 @@ def compare(
         NothingMatchedError: The two have no operation in common.
         CompareError: A fault slows nothing that both worlds time.
     """
-    from genie.replay.recording import Recording as RecordingClass
-
     sides = [_side(recording, "replay"), _side(truth, "truth")]
-    health: dict[str, float] = {}
     provenance: dict[str, Any] = {
         name: {"source": side.source, "format": side.format, "counts": side.counts,
-               "unused": side.unused}
+               "unused": side.unused} | ({"manifest": side.manifest} if side.manifest else {})
         for name, side in zip(("replay", "truth"), sides, strict=True)
     }  # fmt: skip
-    for side, name in ((recording, "replay"), (truth, "truth")):
-        if isinstance(side, RecordingClass):
-            provenance[name]["manifest"] = side.manifest
-            if name == "replay" and len(side.health):
-                health = {
-                    column: float(np.nanmax(side.health[column]))
-                    for column in side.health.dtype.names or ()
-                    if column.endswith("_ns") or column.startswith("host_cpu")
-                }
+    # A simulation has no error of its own.
+    health = sides[0].health if sides[0].mode == "replay" else {}
     ours, other = _brought_together(*sides)
     tried = {
         name: _brought_together(*(_side(side, name) for side in pair))

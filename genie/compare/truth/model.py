@@ -170,6 +170,8 @@ class Truth:
         hosts: Hosts, each with the same number of ranks in a row, -1 unknown.
         mode: "replay" or "simulate" of a recording, "" otherwise.
         notes: What a reader of the numbers should know.
+        manifest: That of a recording, {} otherwise.
+        health: A recording's own error: column of its health table → the worst worker's value.
     """
 
     ops: npt.NDArray[np.void]
@@ -185,6 +187,8 @@ class Truth:
     hosts: int = -1
     mode: str = ""
     notes: tuple[str, ...] = ()
+    manifest: dict[str, Any] = field(default_factory=dict)
+    health: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.ops.dtype != OPS:

@@ -69,7 +69,22 @@ def from_recording(recording: Recording, source: str = "recording") -> Truth:
         mode=str(recording.manifest.get("mode", "")),
         hosts=int(recording.manifest.get("plan", {}).get("hosts", -1)),
         notes=() if recording.complete else ("the recording is incomplete",),
+        manifest=recording.manifest,
+        health=_health(recording),
     )
+
+
+def _health(recording: Recording) -> dict[str, float]:
+    """Return the worst worker's value of each time and share of the health table."""
+    table = recording.health
+    if not len(table):
+        return {}
+    return {
+        column: float(np.nanmax(table[column]))
+        for column in table.dtype.names or ()
+        if (column.endswith("_ns") or column.startswith("host_cpu"))
+        and not np.isnan(table[column].astype(float)).all()
+    }
 
 
 def _choices(recording: Recording, ops: npt.NDArray[np.void]) -> dict[str, tuple[str, ...]]:
