@@ -14,7 +14,8 @@ from runtime.netns import needs_namespaces
 pytestmark = [pytest.mark.slow, pytest.mark.netns, pytest.mark.timeout(1800)]
 
 HOSTS = 16
-RATE = "100mbit"
+#: What sixteen workers on two cores keep up with: the links, not the cores, set the pace.
+RATES = {"et-micro-all_to_all-16": "10mbit", "et-resnet50-dp64": "50mbit"}
 
 
 def name_and_plan(name: str):
@@ -23,13 +24,13 @@ def name_and_plan(name: str):
     return genie.plan(trace, genie.Cluster.local(HOSTS, trace.world_size // HOSTS))
 
 
-@pytest.mark.parametrize("name", ["et-micro-all_to_all-16", "et-resnet50-dp64"])
-def test_real_traces_on_sixteen_hosts(name, capsys):
+@pytest.mark.parametrize(("name", "rate"), RATES.items())
+def test_real_traces_on_sixteen_hosts(name, rate, capsys):
     needs_namespaces()
     plan = name_and_plan(name)
     seen: list[tuple[int, int]] = []
     with Namespaces(f"star:{HOSTS}") as net:
-        state = LinkState(parse_rate(RATE))
+        state = LinkState(parse_rate(rate))
         net.apply({(link.name, way): state for link in net.links for way in ("tx", "rx")}, 0, None)
         rec = genie.replay(
             plan,
@@ -40,7 +41,7 @@ def test_real_traces_on_sixteen_hosts(name, capsys):
         )
         links = net.counters()
     with capsys.disabled():
-        print(f"\n{name}, {HOSTS} hosts at {RATE}: {rec.summary()}")
+        print(f"\n{name}, {HOSTS} hosts at {rate}: {rec.summary()}")
         print(f"limits: {cpu_limits(rec) or 'the network'}; progress {len(seen)} times, last "
               f"{seen[-1] if seen else None}; drops {dropped(links)}")  # fmt: skip
     assert rec.complete and (rec.messages["status"] == 0).all()
