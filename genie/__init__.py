@@ -9,7 +9,7 @@ from genie.compare.comparison import compare
 from genie.compare.figures.api import draw, figure
 from genie.compare.truth.load import load_truth
 from genie.errors import GenieError
-from genie.experiment.run import experiment
+from genie.experiment.api import experiment
 from genie.replay.cluster import Cluster
 from genie.replay.compute import ComputeModel
 from genie.replay.gpu import GpuModel

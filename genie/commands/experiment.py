@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the experiment and print its summary."""
-    from genie.experiment.run import experiment
+    from genie.experiment.api import experiment
 
     spec, folder = _spec(args)
     if args.dry_run:

@@ -37,31 +37,14 @@ class ExperimentError(GenieError, RuntimeError):
     """An experiment that stopped early: `result` holds what was done."""
 
 
-def experiment(
+def run_experiment(
     spec: str | os.PathLike[str] | Mapping[str, Any] | Experiment,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    force: bool = False,
-    progress: Progress | None = None,
-    folder: str | os.PathLike[str] | None = None,
+    output: str | os.PathLike[str] | None,
+    force: bool,
+    progress: Progress | None,
+    folder: str | os.PathLike[str] | None,
 ) -> ExperimentResult:
-    """Run conditions x repetitions on a testbed in random order and summarise them.
-
-    Args:
-        spec: A TOML file, the name of a bundled experiment ("figure1"), the same as a dict, or an
-            `Experiment` of `genie.experiment.spec`.
-        output: Folder for every run's recording, summary.json, summary.md, report.html, figures.
-        force: Replace an experiment that is there.
-        progress: Called with (runs done, runs in all, what is next).
-        folder: Where relative paths of the specification start; None is its file's folder.
-
-    Raises:
-        InputError: A specification that cannot be run.
-        FabricError: A testbed that cannot be had here.
-        ExperimentError: A run was limited by the CPU or failed, and the specification does not say
-            to keep it; `result` and the folder have what was done. The testbed is gone.
-        KeyboardInterrupt: Ctrl-C or SIGTERM; likewise.
-    """
+    """Do the work of `genie.experiment`."""
     wanted, here = load_spec(spec)
     with tempfile.TemporaryDirectory(prefix="genie-experiment-") as scratch:
         job = _prepare(wanted, here if folder is None else Path(folder), Path(scratch))
