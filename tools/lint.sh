@@ -12,7 +12,7 @@ check $bin/ruff format --check .
 check $bin/cython-lint genie/_core tests
 check $bin/mypy
 modules=$(cd genie/_core && ls ./*.pyi | sed 's|^\./|genie._core.|; s|\.pyi$||')
-check $bin/stubtest --ignore-missing-stub $modules
+check $bin/stubtest --mypy-config-file pyproject.toml --ignore-missing-stub $modules
 check $bin/lint-imports
 if [ ${#failed[@]} -gt 0 ]; then echo "lint: failed: ${failed[*]}"; exit 1; fi
 echo "lint: all clean"
