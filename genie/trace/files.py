@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gzip
 import mmap
 import os
 import re
-import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +13,7 @@ from io import BufferedReader
 from pathlib import Path
 
 from genie.errors import TraceError
-from genie.trace.gunzip import MAGIC, TooLargeError, gunzip, most_unpacked
+from genie.trace.gunzip import MAGIC, TooLargeError, gunzip, most_unpacked, read_head
 
 RANK_FILE = re.compile(r"(?P<prefix>.+)\.(?P<rank>[0-9]+)\.(?P<kind>et|eg|json)(?:\.gz)?")
 #: Bytes at the beginning of a file by which its form is known.
@@ -201,14 +199,7 @@ def _choose(
 
 def _is_host_trace(file: Path) -> bool:
     """Return whether a file begins as an execution trace of PyTorch's host side does."""
-    try:
-        with open(file, "rb") as opened:
-            head = opened.read(_HEAD)
-        if head[:2] == MAGIC:
-            with gzip.open(file) as unpacked:
-                head = unpacked.read(_HEAD)
-    except (OSError, EOFError, zlib.error):
-        return False
+    head = read_head(file, _HEAD)
     return head.lstrip()[:1] == b"{" and b'"schema"' in head and b'"nodes"' in head
 
 

@@ -6,8 +6,10 @@ of one (zlib's "Maximum Compression Factor").
 
 from __future__ import annotations
 
+import gzip
 import os
 import zlib
+from pathlib import Path
 from typing import BinaryIO
 
 MAGIC = b"\x1f\x8b"
@@ -25,6 +27,19 @@ def most_unpacked() -> int:
     What is unpacked stays in memory; a file that is not packed is read from disk.
     """
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+
+
+def read_head(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file, unpacked if it is gzip; none if they cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(size)
+        if head[:2] == MAGIC:
+            with gzip.open(path) as unpacked:
+                head = unpacked.read(size)
+    except (OSError, EOFError, zlib.error):
+        return b""
+    return head
 
 
 def gunzip(file: BinaryIO, room: int) -> tuple[bytearray, str]:

@@ -16,10 +16,8 @@ between streams, roots (0). Edges:
 from __future__ import annotations
 
 import gc
-import gzip
 import json
 import re
-import zlib
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
@@ -27,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from genie.errors import TraceError
-from genie.trace.gunzip import MAGIC, TooLargeError, gunzip, most_unpacked
+from genie.trace.gunzip import MAGIC, TooLargeError, gunzip, most_unpacked, read_head
 from genie.trace.kinds import DTYPE_BYTES, DTYPES, Coll, Kind, dtype_index
 from genie.trace.model import RankTrace, Trace
 from genie.trace.rows import Row, rank_trace
@@ -79,14 +77,7 @@ def files_of(path: str | Path) -> list[Path]:
 
 
 def _is_kineto(path: Path) -> bool:
-    try:
-        with open(path, "rb") as file:
-            head = file.read(_HEAD)
-        if head[:2] == MAGIC:
-            with gzip.open(path) as unpacked:
-                head = unpacked.read(_HEAD)
-    except (OSError, EOFError, zlib.error):
-        return False
+    head = read_head(path, _HEAD)
     return head.lstrip()[:1] == b"{" and b'"traceEvents"' in head
 
 
